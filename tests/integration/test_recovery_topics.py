@@ -179,7 +179,7 @@ def test_a_topic_made_anew_stays_so_when_it_is_read_whole(shop: Shop, seen: Call
     topic.write("a", "b")
     deepened = seen({shop.topic: {0: 3}})
     assert deepened.kept_since == inf
-    deepened.deepen()
+    deepened.read_from_beginning()
     assert deepened.kept_since == inf
     assert seen({shop.topic: {0: 1}}).kept_since == 0
     # Only the position history knows.

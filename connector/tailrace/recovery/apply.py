@@ -122,16 +122,16 @@ class RecoveryRun:
                 # Dead-lettered in the next attempt. A position names the same row only if that attempt continues behind
                 # this one.
                 refused.update(found.places)
-                self._step_aside()
+                self._require_not_fenced()
                 resume = True
             except TopicLimitsChanged:
-                self._step_aside()
+                self._require_not_fenced()
                 resume = True
             except Unavailable:
-                self._step_aside()
+                self._require_not_fenced()
                 raise
 
-    def _step_aside(self) -> None:
+    def _require_not_fenced(self) -> None:
         """Raises Fenced if another recovery took over: a producer that slept does not always learn that it was fenced.
 
         The other recovery may have finished and released its ownership; then the stored position shows it.
@@ -150,7 +150,7 @@ class RecoveryRun:
             self._plan.case.mark,
             row_filter.accept,
             self._wake,
-            self._go_on if resume else self._begin,
+            self._check_own_position if resume else self._begin,
             resume=resume,
         )
         pipeline = PipelineLoop(
@@ -180,7 +180,7 @@ class RecoveryRun:
         if self._planner.index is not None:
             self._planner.index.read()
 
-    def _go_on(self, stored: Position | None) -> None:
+    def _check_own_position(self, stored: Position | None) -> None:
         """Checks that the stored position was written by this process: another recovery has its own mark."""
         if getattr(stored, "recovery", None) != self._plan.case.mark:
             raise Fenced("this recovery was taken over before a rejected record was dead-lettered")

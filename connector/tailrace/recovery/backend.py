@@ -66,7 +66,7 @@ AcceptRow = Callable[[Row, int, int | None], bool]
 class Backend(Protocol):
     """A database whose outbox is read again."""
 
-    def trouble(self, stored: Position | None, until: Position | None) -> TailraceError | None:
+    def find_error(self, stored: Position | None, until: Position | None) -> TailraceError | None:
         """Returns the error that a start would raise, or None. Changes nothing.
 
         `until` is the position from which the pipeline was rewound; None if it was not.
@@ -82,7 +82,7 @@ class Backend(Protocol):
     def went_back(self, lost: Position | None) -> bool:
         """Returns whether the server's log does not continue the lost one, after a restore or a failover."""
 
-    def forgotten(self, lost: Position | None) -> list[str]:
+    def lost_notes(self, lost: Position | None) -> list[str]:
         """Describes what the database has lost of what was published, or was to be. Call it after `steps`."""
 
     def has_time_zone(self) -> bool:
@@ -97,7 +97,7 @@ class Backend(Protocol):
     def readable(self) -> PostgresOptions | MongoOptions | None:
         """Returns the existing part of the outbox; None if all of it has yet to be created."""
 
-    def weigh(
+    def evaluate(
         self, entries: Sequence[PositionEntry], lost: Position | None, until_ms: int | None, *, went_back: bool
     ) -> Evidence:
         """Decides how much of the position history is still valid."""

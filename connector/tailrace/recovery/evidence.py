@@ -73,7 +73,7 @@ def is_true(
     return position.lsn <= left.get(log.timeline, -1)
 
 
-def weigh(
+def evaluate(
     entries: Sequence[PositionEntry],
     lost: LsnPosition | None,
     server: ServerIdentity,

@@ -45,7 +45,7 @@ class MongoBackend:
         self._facts = identify(self._client)
         self._unread = ""
 
-    def trouble(self, stored: Position | None, until: Position | None) -> TailraceError | None:
+    def find_error(self, stored: Position | None, until: Position | None) -> TailraceError | None:
         if stored is None:
             return None
         if not isinstance(stored, TokenPosition):
@@ -56,7 +56,7 @@ class MongoBackend:
             ids = collection_ids(self._client, options.database, options.collections, create=False)
             found = StreamIdentity(facts.replica_set, options.database, ids, options.watched.fingerprint)
             check_resume(stored, found, facts.now)
-            self._look_behind(stored)
+            self._probe_resume(stored)
         except RECOVERABLE as error:
             return error
         return None
@@ -71,9 +71,9 @@ class MongoBackend:
         """Also if a collection was re-created, because its ids may be assigned again."""
         if not isinstance(lost, TokenPosition):
             return False
-        return is_ahead(lost, self._facts.now) or self._made_anew(lost)
+        return is_ahead(lost, self._facts.now) or self._is_recreated(lost)
 
-    def forgotten(self, lost: Position | None) -> list[str]:
+    def lost_notes(self, lost: Position | None) -> list[str]:
         fields = [self._unread] if self._unread else []
         if isinstance(lost, TokenPosition) and is_ahead(lost, self._facts.now):
             return [*fields, f"the server's log ends at {self._facts.now}, before the last position: {STAYS}"]
@@ -99,10 +99,10 @@ class MongoBackend:
         return [*created, "take a new position in the log"]
 
     def readable(self) -> MongoOptions | None:
-        there = tuple(name for name in self._options.collections if self._is_there(name))
+        there = tuple(name for name in self._options.collections if self._exists(name))
         return replace(self._options, collections=there) if there else None
 
-    def weigh(
+    def evaluate(
         self, entries: Sequence[PositionEntry], lost: Position | None, until_ms: int | None, *, went_back: bool
     ) -> Evidence:
         """Uses times only, because documents do not store their transaction."""
@@ -114,7 +114,7 @@ class MongoBackend:
     def close(self) -> None:
         self._client.close()
 
-    def _made_anew(self, lost: TokenPosition) -> bool:
+    def _is_recreated(self, lost: TokenPosition) -> bool:
         return any(was and self._id_of(name) not in ("", was) for name, was in lost.log.collections.items())
 
     def _id_of(self, name: str) -> str:
@@ -124,14 +124,14 @@ class MongoBackend:
         except CollectionGone:
             return ""
 
-    def _is_there(self, name: str) -> bool:
+    def _exists(self, name: str) -> bool:
         try:
             collection_ids(self._client, self._options.database, (name,), create=False)
         except CollectionGone:
             return False
         return True
 
-    def _look_behind(self, stored: TokenPosition) -> None:
+    def _probe_resume(self, stored: TokenPosition) -> None:
         """Raises the error with which the server refuses to resume; it comes with the first batch."""
         start = {"startAfter": server_token(stored.token)}
         cursor = stream_at(self._client, self._options, start, splits=can_split(self._facts.version))

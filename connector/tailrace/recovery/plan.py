@@ -120,7 +120,7 @@ class RecoveryPlanner:
             == RUNNING
         )
         rewind = None if stored is None else rewind_marker.read(self.wiring.kafka)
-        error = error or self._trouble(stored, rewind.until if rewind else None)
+        error = error or self._find_error(stored, rewind.until if rewind else None)
         fields = status.announced.get("error") or {}
         if error is None and status.announced.get("state") == "FAILED" and fields.get("code") in CODES:
             # The error occurs only while streaming, so the last announcement is valid until the pipeline runs again.
@@ -147,12 +147,12 @@ class RecoveryPlanner:
     def plan(self, case: Case, *, on_progress: Callable[[int], None] = lambda _: None) -> RecoveryPlan:
         began = time.monotonic()
         if case.skips:
-            self._stand_before(case.lost)
+            self._skip_transaction(case.lost)
         steps = self.backend.steps(None if case.unfinished else case.lost)
         known = read_known(self.wiring.kafka)
         entries = known.entries
         rules = rules_of(case, entries, self.wiring.settings)
-        evidence = self.backend.weigh(entries, case.lost, rules.until_ms, went_back=case.mark.went_back)
+        evidence = self.backend.evaluate(entries, case.lost, rules.until_ms, went_back=case.mark.went_back)
         if case.skips:
             # Everything newer than the transaction that is neither on Kafka nor in the log belongs to it.
             rules = DecisionRules(since_ms=rules.since_ms, from_beginning=True)
@@ -200,7 +200,7 @@ class RecoveryPlanner:
             on_progress=on_progress,
         )
 
-    def _stand_before(self, lost: Position | None) -> None:
+    def _skip_transaction(self, lost: Position | None) -> None:
         """Replaces the backend by one that skips a transaction that cannot be decoded."""
         from tailrace.recovery.skip_transaction import SkipBackend
 
@@ -213,14 +213,14 @@ class RecoveryPlanner:
         if self.index is not None:
             self.index.close()
 
-    def _trouble(self, stored: Position | None, until: Position | None) -> TailraceError | None:
+    def _find_error(self, stored: Position | None, until: Position | None) -> TailraceError | None:
         if stored is None and is_mongo(self.wiring):
             try:
                 require_position_known(self.wiring.kafka, self.wiring.admin())
-            except PositionForgotten as forgotten:
-                return forgotten
+            except PositionForgotten as lost_notes:
+                return lost_notes
         try:
-            return self.backend.trouble(stored, until)
+            return self.backend.find_error(stored, until)
         except SlotBusy:
             return None
 
@@ -248,10 +248,10 @@ class RecoveryPlanner:
             notes.append(f"{kept}: compacted, so an event that is not there may have been published nevertheless")
         if self.index is not None and self.index.unlettered_keys:
             notes.append(self.index.unlettered_keys)
-        forgotten = self.backend.forgotten(case.lost)
-        if case.mark.went_back and not forgotten:
-            forgotten = [f"the server's log is not the one that was read: {backends.STAYS}"]
-        return [*notes, *forgotten]
+        lost_notes = self.backend.lost_notes(case.lost)
+        if case.mark.went_back and not lost_notes:
+            lost_notes = [f"the server's log is not the one that was read: {backends.STAYS}"]
+        return [*notes, *lost_notes]
 
 
 class ReportedError(TailraceError):

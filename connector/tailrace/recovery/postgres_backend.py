@@ -10,7 +10,7 @@ from tailrace.positions.base import Position, other_kind
 from tailrace.positions.postgres import LsnPosition, format_lsn
 from tailrace.positions.recovery_mark import Recovery, require_complete
 from tailrace.recovery.backend import RECOVERABLE, STAYS, AcceptRow, Begin
-from tailrace.recovery.evidence import Evidence, by_time, weigh
+from tailrace.recovery.evidence import Evidence, by_time, evaluate
 from tailrace.recovery.postgres_source import PostgresRecovery, _ours, _publication_fix, _require_creating, identity
 from tailrace.sources.postgres import catalog as catalogue
 from tailrace.sources.postgres import publication
@@ -40,7 +40,7 @@ class PostgresBackend:
         catalogue.require_able(self._control)
         self._server = catalogue.identify(self._stream)
 
-    def trouble(self, stored: Position | None, until: Position | None) -> TailraceError | None:
+    def find_error(self, stored: Position | None, until: Position | None) -> TailraceError | None:
         if stored is not None and not isinstance(stored, LsnPosition):
             raise other_kind(stored, "Postgres")
         options = self._options
@@ -84,7 +84,7 @@ class PostgresBackend:
         log = follow(self._stream, lost, server).log
         return (log.system_id, log.timeline) != (server.system_id, server.timeline) or lost.lsn > server.lsn
 
-    def forgotten(self, lost: Position | None) -> list[str]:
+    def lost_notes(self, lost: Position | None) -> list[str]:
         if not isinstance(lost, LsnPosition) or not self.went_back(lost):
             return []
         log, server = lost.log, self._server
@@ -123,7 +123,7 @@ class PostgresBackend:
     def readable(self) -> PostgresOptions:
         return self._options
 
-    def weigh(
+    def evaluate(
         self, entries: Sequence[PositionEntry], lost: Position | None, until_ms: int | None, *, went_back: bool
     ) -> Evidence:
         server = self._server
@@ -134,7 +134,7 @@ class PostgresBackend:
         # Entries of another table say nothing about this one.
         table = self._options.table
         same = [each for each in entries if isinstance(each.position, LsnPosition) and each.position.log.table == table]
-        found = weigh(same, place, server, read_forks(self._stream, server), now.xmax, went_back=went_back)
+        found = evaluate(same, place, server, read_forks(self._stream, server), now.xmax, went_back=went_back)
         return found if found.passed is not None else by_time(entries, until_ms)
 
     def source(self, mark: Recovery, accept: AcceptRow, wake: Wakeup, begin: Begin, *, resume: bool) -> RowSource:

@@ -104,11 +104,11 @@ class PublishedIndex:
         """A note about parked keys without a dead letter; empty if there are none."""
         return unlettered_keys_note(self._side)
 
-    def suffices(self, created_ms: int | None) -> bool:
+    def covers(self, created_ms: int | None) -> bool:
         """Returns whether the event of a row created at that time would have been read if it were on Kafka."""
         return self.whole or (created_ms is not None and created_ms >= self._from_ms)
 
-    def deepen(self) -> None:
+    def read_from_beginning(self) -> None:
         """Reads the topics from their beginning from now on."""
         self._from_ms = 0
         self._side = self._begin({})
@@ -125,7 +125,7 @@ class PublishedIndex:
         own = [each for each in found if each.owner != RecordOwner.OTHERS]
         if event is None:
             return own
-        now, mine, topic = self._mine(event)
+        now, mine, topic = self._expected(event)
         alike = [
             each
             for each in found
@@ -149,7 +149,7 @@ class PublishedIndex:
 
     def differs(self, event: OutboxEvent, seen: Sequence[PublishedRecord]) -> bool:
         """Returns whether no record is this event as it was published."""
-        now, mine, _ = self._mine(event)
+        now, mine, _ = self._expected(event)
         for each in seen:
             if each.owner in (RecordOwner.DOUBTFUL, RecordOwner.OTHERS):
                 continue
@@ -160,7 +160,7 @@ class PublishedIndex:
             return False
         return True
 
-    def _mine(self, event: OutboxEvent) -> tuple[Fingerprint, int, str]:
+    def _expected(self, event: OutboxEvent) -> tuple[Fingerprint, int, str]:
         """Returns the fingerprint of a row's event, its identity, and its topic today."""
         try:
             to = self._wiring.route(event)

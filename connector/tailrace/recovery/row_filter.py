@@ -25,7 +25,7 @@ class SkippedTransaction(Protocol):
     @property
     def xid(self) -> int: ...
 
-    def brings(self, name: str, transaction: int) -> bool:
+    def contains(self, name: str, transaction: int) -> bool:
         """Returns whether the log contains the row of this name, written by this transaction (32 bits)."""
 
 
@@ -54,11 +54,11 @@ class RowFilter:
             return False
         created_ms = self.rules.time_of(created_ms)
         event, name, type_name, topic = self._read(row)
-        if around is not None and around.brings(name, transaction):
+        if around is not None and around.contains(name, transaction):
             decision = RowDecision.BROUGHT
         elif around is not None and transaction == around.xid % _WRAP:
             decision = (
-                RowDecision.PUBLISHED if self._is_there(event, self.index.find(name, event)) else RowDecision.MISSED
+                RowDecision.PUBLISHED if self._is_published(event, self.index.find(name, event)) else RowDecision.MISSED
             )
         else:
             decision = self._decide(event, name, created_ms)
@@ -72,14 +72,14 @@ class RowFilter:
 
     def _decide(self, event: OutboxEvent | None, name: str, created_ms: int | None) -> RowDecision:
         found = self.index.find(name, event)
-        if self._is_there(event, found):
+        if self._is_published(event, found):
             return RowDecision.PUBLISHED
         # If the row is left out in any case, the topics need not be read any further.
         decided = self.rules.decide(created_ms, 0) in (RowDecision.EARLIER, RowDecision.OLDER)
-        if not decided and not self.index.suffices(created_ms):
-            self.index.deepen()
+        if not decided and not self.index.covers(created_ms):
+            self.index.read_from_beginning()
             found = self.index.find(name, event)
-            if self._is_there(event, found):
+            if self._is_published(event, found):
                 return RowDecision.PUBLISHED
         decision = self.rules.decide(created_ms, self.index.kept_since)
         if not found or decision is RowDecision.OLDER:
@@ -89,7 +89,7 @@ class RowFilter:
             return RowDecision.REUSED
         return decision if decision is RowDecision.EARLIER else RowDecision.UNDECIDED
 
-    def _is_there(self, event: OutboxEvent | None, found: list[PublishedRecord]) -> bool:
+    def _is_published(self, event: OutboxEvent | None, found: list[PublishedRecord]) -> bool:
         return bool(found) and (event is None or not self.index.differs(event, found))
 
     def _read(self, row: Row) -> tuple[OutboxEvent | None, str, str, str | None]:

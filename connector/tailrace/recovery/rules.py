@@ -75,23 +75,23 @@ class DecisionRules:
         if self.since_ms is not None and created_ms is not None:
             return RowDecision.OLDER if created_ms < self.since_ms else RowDecision.MISSED
         is_kept = kept_since == 0 or (created_ms is not None and created_ms >= kept_since)
-        if self._long_before(created_ms) and not (self.from_beginning and is_kept):
+        if self._is_long_before(created_ms) and not (self.from_beginning and is_kept):
             # With a snapshot, time does not decide: such a row took long to commit, or was changed since.
             return RowDecision.EARLIER if self.passed is None else RowDecision.UNDECIDED
-        if self._begins_later(created_ms):
+        if self._may_precede_first_start(created_ms):
             return RowDecision.UNDECIDED
-        return RowDecision.MISSED if is_kept or self._long_after(created_ms) else RowDecision.UNDECIDED
+        return RowDecision.MISSED if is_kept or self._is_long_after(created_ms) else RowDecision.UNDECIDED
 
-    def _long_before(self, created_ms: int | None) -> bool:
+    def _is_long_before(self, created_ms: int | None) -> bool:
         known = self.since_ms is None and self.until_ms is not None and created_ms is not None
         return known and (created_ms or 0) < (self.until_ms or 0) - LONG_MS
 
-    def _long_after(self, created_ms: int | None) -> bool:
+    def _is_long_after(self, created_ms: int | None) -> bool:
         """Returns whether the row is behind everything that was ever published, so that retention does not matter."""
         known = self.at_end and self.until_ms is not None and created_ms is not None
         return known and (created_ms or 0) > (self.until_ms or 0) + SKEW_MS
 
-    def _begins_later(self, created_ms: int | None) -> bool:
+    def _may_precede_first_start(self, created_ms: int | None) -> bool:
         """Returns whether the row may be from before the pipeline's first start and must not be published."""
         if self.from_beginning or (self.passed is not None and self.since_ms is None):
             return False

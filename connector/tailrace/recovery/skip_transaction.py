@@ -74,7 +74,7 @@ class SurroundingLog:
     def xid(self) -> int:
         return self.transaction.xid
 
-    def brings(self, name: str, transaction: int) -> bool:
+    def contains(self, name: str, transaction: int) -> bool:
         """Returns whether the log contains the row, or a later skip publishes it."""
         return transaction in self.others or bool(self._names.find(name))
 
@@ -156,10 +156,10 @@ class SkipBackend(PostgresBackend):
             *(also if around.others else []),
         ]
 
-    def weigh(
+    def evaluate(
         self, entries: Sequence[PositionEntry], lost: Position | None, until_ms: int | None, *, went_back: bool
     ) -> Evidence:
-        found = super().weigh(entries, lost, until_ms, went_back=went_back)
+        found = super().evaluate(entries, lost, until_ms, went_back=went_back)
         return replace(found, passed=self.around.xid % _WRAP)
 
     def source(self, mark: Recovery, accept: AcceptRow, wake: Wakeup, begin: Begin, *, resume: bool) -> RowSource:

@@ -74,10 +74,10 @@ class ReplayRun:
         self._wake = Wakeup()
         self._stopped = threading.Event()
         self._left = threading.Event()
-        self._originals: OriginalRecords | None = None
+        self._original_records: OriginalRecords | None = None
         self._publisher: Publisher | None = None
         self._before = (0, 0)
-        self._known = self._no_letters()
+        self._known = self._known_letters()
         self._referred = 0
         self._position: Position = plan.start
         self.continued: bool | None = None
@@ -161,8 +161,8 @@ class ReplayRun:
         except BaseException as error:  # noqa: BLE001 - raised again in the thread that waits
             failures.append(error)
         finally:
-            if self._originals is not None:
-                self._originals.close()
+            if self._original_records is not None:
+                self._original_records.close()
             self._left.set()
 
     def _attempt(self) -> None:
@@ -183,7 +183,7 @@ class ReplayRun:
             end=plan.end,
             selection=plan.selection,
             wake=self._wake,
-            named=self._namer(processor),
+            named=self._positioner(processor),
         )
 
         def done() -> bool:
@@ -200,32 +200,32 @@ class ReplayRun:
         self._known.finish()
         done()
 
-    def _no_letters(self) -> KnownLetters:
+    def _known_letters(self) -> KnownLetters:
         return KnownLetters(self._wiring.kafka, self._plan.id, by_position=self._plan.origin == "log")
 
     def _ready(self, processor: EventProcessor) -> EventProcessor:
         """Reads existing dead letters after another `apply` of this plan was fenced. Shadow topics have their own."""
         self._referred += self._known.referred
-        self._known = known = self._no_letters()
+        self._known = known = self._known_letters()
         if self._plan.suffix or self._publisher is None or not known.read():
             return processor
         resolutions.ensure(self._wiring.kafka, self._wiring.admin())
         self._publisher.amend = known.settle
         return known.decorated(processor)
 
-    def _namer(self, processor: EventProcessor) -> Callable[[Row], Row]:
+    def _positioner(self, processor: EventProcessor) -> Callable[[Row], Row]:
         """Returns a function that gives rows their original position. Rows of the log and of an archive have it; for
         rows of a table it is searched on the topics.
         """
         plan, wiring = self._plan, self._wiring
         if plan.origin != "table":
             return lambda row: row
-        if self._originals is None:
-            self._originals = OriginalRecords()
+        if self._original_records is None:
+            self._original_records = OriginalRecords()
             if 0 < plan.estimate.events <= MOST:
                 topics = topics_of(wiring, position_history.read(wiring.kafka))
-                self._originals.fill(wiring.kafka, topics, plan.estimate.first_ms)
-        return self._originals.namer(processor.layout)
+                self._original_records.fill(wiring.kafka, topics, plan.estimate.first_ms)
+        return self._original_records.positioner(processor.layout)
 
     def _keeper(self, admin: offsets.Admin) -> TopicManager:
         """Returns a topic manager. Shadow topics get the same number of partitions as the original, so keys go to the

@@ -121,7 +121,7 @@ def _original(originals: OriginalRecords, layout: Layout, fill: Callable[[], Non
     Topics are read only when the first row is found, since most runs find none. They are read whole, because an old row
     may have been published late.
     """
-    named = originals.namer(layout)
+    named = originals.positioner(layout)
     filled = False
 
     def original(row: Row) -> tuple[str, int]:

@@ -15,7 +15,7 @@ from tailrace.errors import ConfigError, HistoryLost, SourceError
 from tailrace.positions.base import Position, other_kind
 from tailrace.positions.mongo import HASH_DIGITS, ClusterTime, StreamIdentity, TokenPosition
 from tailrace.replay.points import Moment, Oldest, Point, Token
-from tailrace.replay.source_log import format_time, not_of_this, out_of_reach
+from tailrace.replay.source_log import format_time, not_a_point, out_of_reach
 from tailrace.sources.mongo.change_stream import ChangeStreamCursor
 from tailrace.sources.mongo.changes import plain_token, server_token, token_time
 from tailrace.sources.mongo.client import collection_ids, identify, translated_errors
@@ -73,12 +73,12 @@ class MongoLog:
                 token = {"_data": data}
                 time = token_time(token)
                 if time is None:
-                    raise not_of_this(str(point), FORMS)
+                    raise not_a_point(str(point), FORMS)
                 # A token alone does not identify a change within its transaction, so the whole transaction is replayed.
                 return self._at_time(time)
-        raise not_of_this(str(point), FORMS)
+        raise not_a_point(str(point), FORMS)
 
-    def at_place(self, place: str) -> Position:
+    def at_event_position(self, place: str) -> Position:
         """Returns the position right before the transaction of the document at `place`."""
         time, _, number = place.partition(":")
         if len(number) == HASH_DIGITS:
@@ -86,9 +86,9 @@ class MongoLog:
                          "It was never in the log.", self._nearest())  # fmt: skip
         return self._at_time(ClusterTime.parse(time))
 
-    def renewed(self, position: Position) -> TokenPosition:
+    def validated(self, position: Position) -> TokenPosition:
         if not isinstance(position, TokenPosition):
-            raise not_of_this(str(position), FORMS)
+            raise not_a_point(str(position), FORMS)
         check_resume(position, self._log, self._now)
         self._open({"startAfter": server_token(position.token)}, str(position), position.time)
         return replace(position, log=self._log, begun=self._stored.begun)

@@ -32,7 +32,7 @@ Original = tuple[str, bool, str, bytes, str, int]
 
 
 class OriginalRecords:
-    """Stores the original positions of events: `fill` reads them, `namer` gives them to rows."""
+    """Stores the original positions of events: `fill` reads them, `positioner` gives them to rows."""
 
     def __init__(self) -> None:
         self._file = sqlite3.connect("", check_same_thread=False)  # a temporary file
@@ -72,7 +72,7 @@ class OriginalRecords:
                             self._add(batch)
             self._add(batch)
 
-    def namer(self, layout: Layout) -> Callable[[Row], Row]:
+    def positioner(self, layout: Layout) -> Callable[[Row], Row]:
         """Returns a function that gives a row of a table its original position and time, if they are known."""
 
         def named(row: Row) -> Row:

@@ -195,7 +195,7 @@ class Selection:
         return cls(words("types"), words("keys"), words("topics"), words("ids"), since, until)
 
 
-def chooser(selection: Selection, layout: Layout, route: Callable[[OutboxEvent], Route]) -> Callable[[Row], bool]:
+def row_selector(selection: Selection, layout: Layout, route: Callable[[OutboxEvent], Route]) -> Callable[[Row], bool]:
     """Returns a function that says whether a row is selected.
 
     A row that cannot be decoded has no type, key, topic or id; it is selected only if none of these is given.

@@ -19,7 +19,7 @@ from tailrace.positions.archive import ArchivePosition
 from tailrace.positions.base import Position
 from tailrace.positions.mongo import TokenPosition
 from tailrace.positions.postgres import LsnPosition
-from tailrace.replay.plan import Origin, Selection, chooser
+from tailrace.replay.plan import Origin, Selection, row_selector
 from tailrace.sources.mongo.options import MongoOptions
 from tailrace.sources.postgres.table_rescan import LogRescan, TableRescan
 from tailrace.wakeup import Wakeup
@@ -47,7 +47,7 @@ def open_selected(
         source = _archive(wiring, end, selection)
     else:
         source = _source(wiring, id_, origin, selection, wake)
-    return SelectedSource(source, start, end, chooser(selection, processor.layout, processor.route), named)
+    return SelectedSource(source, start, end, row_selector(selection, processor.layout, processor.route), named)
 
 
 def _source(wiring: Wiring, id_: str, origin: Origin, selection: Selection, wake: Wakeup) -> RowSource:

@@ -14,7 +14,7 @@ from tailrace.errors import ConfigError, WrongLog
 from tailrace.positions.base import Position, other_kind
 from tailrace.positions.postgres import LogIdentity, LsnPosition, format_lsn, parse_lsn
 from tailrace.replay.points import Lsn, Moment, Oldest, Point
-from tailrace.replay.source_log import describe_position, format_time, not_of_this, out_of_reach
+from tailrace.replay.source_log import describe_position, format_time, not_a_point, out_of_reach
 from tailrace.sources.postgres import catalog as catalogue
 from tailrace.sources.postgres import publication
 from tailrace.sources.postgres.options import PostgresOptions
@@ -72,9 +72,9 @@ class PostgresLog:
                 return self.at_lsn(value)
             case Moment(at_ms):
                 return self._at_time(at_ms)
-        raise not_of_this(str(point), FORMS)
+        raise not_a_point(str(point), FORMS)
 
-    def at_place(self, place: str) -> Position:
+    def at_event_position(self, place: str) -> Position:
         """Returns the position right before the transaction of the row at `place`."""
         commit, _, number = place.partition(":")
         if number.startswith("t"):
@@ -86,11 +86,11 @@ class PostgresLog:
         return self.at_lsn(parse_lsn(commit))
 
     def at_lsn(self, lsn: int) -> Position:
-        return self.renewed(self._at_lsn(lsn))
+        return self.validated(self._at_lsn(lsn))
 
-    def renewed(self, position: Position) -> LsnPosition:
+    def validated(self, position: Position) -> LsnPosition:
         if not isinstance(position, LsnPosition):
-            raise not_of_this(str(position), FORMS)
+            raise not_a_point(str(position), FORMS)
         if replace(position.log, publication=self._log.publication) != self._log:
             raise WrongLog(
                 f"{position} is a position in another log",
@@ -130,7 +130,7 @@ class PostgresLog:
                 [*first, f"`oldest`, {describe_position(self.oldest)}"],
             )
         # Inside a transaction that was published in parts: it was committed later than the requested time.
-        at = self.renewed(entry.position)
+        at = self.validated(entry.position)
         return at if at.cut is None else replace(at, cut=None, last=None)
 
     def _at_lsn(self, lsn: int) -> LsnPosition:

@@ -77,7 +77,7 @@ def reset(wiring: Wiring, log: SourceLog, to: Position, *, id_: str = "", note: 
     `note` is a record that is written in the same transaction.
     """
     require_stopped(wiring)
-    to = log.renewed(to)
+    to = log.validated(to)
     # Always in a transaction: half of it would leave a range that is marked wrongly or not at all.
     wiring = replace(wiring, kafka=replace(wiring.kafka, exactly_once=True))
     admin = wiring.admin()

@@ -30,12 +30,12 @@ class SourceLog(Protocol):
     def at(self, point: Point) -> Position:
         """Returns the last position with everything since `point` behind it; raises OutOfReach if the log is gone.
 
-        For an event that is the position right before it, by the `place` in its record (`at_place`).
+        For an event that is the position right before it, by the `place` in its record (`at_event_position`).
         """
 
-    def at_place(self, place: str) -> Position: ...
+    def at_event_position(self, place: str) -> Position: ...
 
-    def renewed(self, position: Position) -> Position:
+    def validated(self, position: Position) -> Position:
         """Returns the same position in the current log; raises OutOfReach, or the error of a start at that
         position.
         """
@@ -54,7 +54,7 @@ def open_log(wiring: Wiring, stored: Position, entries: Sequence[PositionEntry])
     return PostgresLog(wiring.database, stored, entries)
 
 
-def not_of_this(what: str, forms: str) -> ConfigError:
+def not_a_point(what: str, forms: str) -> ConfigError:
     return ConfigError(f"{what} is not a point in the log of this database", remedy=f"Write {forms}.")
 
 
@@ -91,7 +91,7 @@ def resolve(wiring: Wiring, log: SourceLog, entries: Sequence[PositionEntry], po
     """
     if not isinstance(point, EventId):
         return log.at(point)
-    place = place_of(wiring.kafka, topics_of(wiring, entries), point.id)
+    place = find_position(wiring.kafka, topics_of(wiring, entries), point.id)
     if place is None:
         raise ConfigError(
             f"no record of the pipeline's topics has the id {point.id}",
@@ -99,7 +99,7 @@ def resolve(wiring: Wiring, log: SourceLog, entries: Sequence[PositionEntry], po
             remedy="Give the point in another way, such as by its time.",
         )
     try:
-        return log.at_place(place)
+        return log.at_event_position(place)
     except ValueError:
         raise ConfigError(
             f"the record of {point.id} has the position {place}, which is not in this log",
@@ -117,7 +117,7 @@ def topics_of(wiring: Wiring, entries: Iterable[PositionEntry]) -> list[str]:
     return [topic for topic in existing if topic not in never and matches(topic)]
 
 
-def place_of(options: KafkaOptions, topics: Iterable[str], event: str) -> str | None:
+def find_position(options: KafkaOptions, topics: Iterable[str], event: str) -> str | None:
     """Returns the position in the record of this event; reads topics until it is found."""
     wanted, own = event.encode(), options.pipeline.encode()
     for topic in topics:

@@ -9,7 +9,7 @@ import pytest
 from tailrace.positions.base import to_stored
 from tailrace.positions.postgres import LogIdentity, LsnPosition, TableRead
 from tailrace.positions.recovery_mark import Recovery
-from tailrace.recovery.evidence import MARGIN_MS, Evidence, begun_before, by_time, is_true, weigh
+from tailrace.recovery.evidence import MARGIN_MS, Evidence, begun_before, by_time, evaluate, is_true
 from tailrace.recovery.rules import LONG_MS, SKEW_MS
 from tailrace.sources.postgres.resume_check import ServerIdentity
 from tailrace.state.position_history import PositionEntry
@@ -60,7 +60,7 @@ def test_which_positions_are_still_valid(
 def weighed(
     entries: list[PositionEntry], lost: int = 900, server: ServerIdentity = SAME, next_xid: int = 5000
 ) -> Evidence:
-    return weigh(entries, at(lost), server, LEFT, next_xid, went_back=server is not SAME)
+    return evaluate(entries, at(lost), server, LEFT, next_xid, went_back=server is not SAME)
 
 
 def test_the_last_true_entry_counts_up_to_its_oldest_running_transaction() -> None:

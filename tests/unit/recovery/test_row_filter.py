@@ -61,10 +61,10 @@ class Kafka:
     def differs(self, event: OutboxEvent, seen: list[Fingerprint]) -> bool:
         return all(each not in (UNCOMPARED, of_payload(event.payload)) for each in seen)
 
-    def suffices(self, created_ms: int | None) -> bool:
+    def covers(self, created_ms: int | None) -> bool:
         return not self._deeper
 
-    def deepen(self) -> None:
+    def read_from_beginning(self) -> None:
         self._found, self._deeper = [*self._found, *self._deeper], ()
 
 

@@ -10,7 +10,7 @@ from tailrace.errors import Reason, Rejected
 from tailrace.event import Chunk, OutboxEvent, Route, Row
 from tailrace.positions.base import Position
 from tailrace.positions.postgres import Cut, LogIdentity, LsnPosition
-from tailrace.replay.plan import Selection, chooser
+from tailrace.replay.plan import Selection, row_selector
 from tailrace.replay.plan_source import SelectedSource
 
 LOG = LogIdentity("1", 1, "shop", "slot", "public.outbox", "p")
@@ -59,15 +59,15 @@ def route(event: OutboxEvent) -> Route:
     ],
 )
 def test_each_condition_must_hold(selection: Selection, wanted: bool) -> None:
-    assert chooser(selection, Layout(), route)(row(0x10)) is wanted
+    assert row_selector(selection, Layout(), route)(row(0x10)) is wanted
 
 
 def test_rows_without_event_or_topic_are_selected_only_without_conditions() -> None:
     unreadable, lost = row(0x10, value=b""), row(0x10, value=b"Lost")
-    assert chooser(Selection(), Layout(), route)(unreadable)
-    assert not chooser(Selection(types=("*",)), Layout(), route)(unreadable)
-    assert chooser(Selection(types=("L*",)), Layout(), route)(lost)
-    assert not chooser(Selection(topics=("?*",)), Layout(), route)(lost)
+    assert row_selector(Selection(), Layout(), route)(unreadable)
+    assert not row_selector(Selection(types=("*",)), Layout(), route)(unreadable)
+    assert row_selector(Selection(types=("L*",)), Layout(), route)(lost)
+    assert not row_selector(Selection(topics=("?*",)), Layout(), route)(lost)
 
 
 def test_a_selection_is_written_and_read() -> None:

@@ -61,7 +61,7 @@ def show(file: Path = FILE, since: str = SINCE, force: bool = FORCE, as_json: bo
     try:
         case = planner.case()
         if case.error is None and not force:
-            return _sound(case, as_json=as_json)
+            return _show_nothing_to_recover(case, as_json=as_json)
         plan = _planned(planner, case, as_json=as_json)
     finally:
         planner.close()
@@ -73,7 +73,7 @@ def show(file: Path = FILE, since: str = SINCE, force: bool = FORCE, as_json: bo
 
 
 @app.command("apply")
-def carry_out(
+def apply_plan(
     file: Path = FILE,
     since: str = SINCE,
     force: bool = FORCE,
@@ -95,25 +95,25 @@ def carry_out(
       tailrace recover apply orders.yaml --yes --json
     """
     with interruptible():
-        return _carry_out(file, since, force=force, yes=yes, as_json=as_json)
+        return _apply_plan(file, since, force=force, yes=yes, as_json=as_json)
 
 
-def _carry_out(file: Path, since: str, *, force: bool, yes: bool, as_json: bool) -> int:
+def _apply_plan(file: Path, since: str, *, force: bool, yes: bool, as_json: bool) -> int:
     planner = RecoveryPlanner(wire(load_pipeline(file)), since_ms=moment(since, time.time_ns() // 1_000_000))
     name = planner.wiring.settings.pipeline
     ownership = Ownership(planner.wiring.kafka, uuid.uuid4().hex)
     try:
         try:
-            begun = _due(planner, force=force).stored is not None
+            begun = _case_to_recover(planner, force=force).stored is not None
         except KafkaUnavailable:
             begun = False  # a killed recovery may have left a transaction open; fencing aborts it
         fence(planner.wiring, ownership if begun else None)
         # Only now the position of another recovery or of the pipeline is final.
-        plan = _planned(planner, _due(planner, force=force), as_json=as_json)
+        plan = _planned(planner, _case_to_recover(planner, force=force), as_json=as_json)
         if plan.tally.undecided:
             raise undecided(plan.tally)
         if not yes:
-            _require_somebody(plan)
+            _require_terminal(plan)
             view.show_plan(name, plan, sys.stderr)
             if not typer.confirm(f"Recover {name}?", err=True):
                 say("Nothing was done.", sys.stderr)
@@ -134,7 +134,7 @@ def _carry_out(file: Path, since: str, *, force: bool, yes: bool, as_json: bool)
     return 0 if done.complete else EXIT_INTERRUPTED
 
 
-def _due(planner: RecoveryPlanner, *, force: bool) -> Case:
+def _case_to_recover(planner: RecoveryPlanner, *, force: bool) -> Case:
     """Returns the case to recover from; raises if there is none, or if the pipeline is running."""
     case = planner.case()
     _require_idle(planner.wiring.settings.pipeline, case)
@@ -152,7 +152,7 @@ def _planned(planner: RecoveryPlanner, case: Case, *, as_json: bool) -> Recovery
         return planner.plan(case, on_progress=on_progress)
 
 
-def _sound(case: Case, *, as_json: bool) -> int:
+def _show_nothing_to_recover(case: Case, *, as_json: bool) -> int:
     at = str(case.stored) if case.stored else None
     if as_json:
         emit_json({"case": None, "position": at, "running": case.running})
@@ -172,7 +172,7 @@ def _require_idle(name: str, case: Case) -> None:
         )
 
 
-def _require_somebody(plan: RecoveryPlan) -> None:
+def _require_terminal(plan: RecoveryPlan) -> None:
     if not sys.stdin.isatty():
         raise ConfigError(
             f"publish {plan.tally.decisions[RowDecision.MISSED]:,} events? There is no terminal to confirm it",

@@ -103,7 +103,7 @@ def show(
         target="in_place" if in_place else "shadow" if shadow else "same",
         suffix=shadow,
     )
-    _require_sense(request, in_place=in_place)
+    _require_valid(request, in_place=in_place)
     wiring = wire(load_pipeline(file))
     with view.bar("reading", quiet=as_json) as on_progress:
 
@@ -124,7 +124,7 @@ def show(
 
 
 @app.command("apply")
-def carry_out(file: Path = PLAN, settings: Path | None = SETTINGS, as_json: bool = AS_JSON) -> int:
+def apply_plan(file: Path = PLAN, settings: Path | None = SETTINGS, as_json: bool = AS_JSON) -> int:
     """Apply a plan: each of its events is published once more, marked with the id of the replay.
 
     If it is killed, run it again: it continues where it was, and nothing is published twice. The pipeline may run
@@ -142,13 +142,13 @@ def carry_out(file: Path = PLAN, settings: Path | None = SETTINGS, as_json: bool
     plan = read_plan(file)
     wiring = _assembled(plan, file, settings)
     if plan.target == "in_place":
-        return _set_back(wiring, plan, as_json=as_json)
+        return _rewind(wiring, plan, as_json=as_json)
     applying = ReplayRun(wiring, plan)
     stored = applying.stored()
     if is_done(plan, stored):
-        return _done_before(plan, as_json=as_json)
+        return _already_done(plan, as_json=as_json)
     begun = time.monotonic()
-    with view.bar("publishing", quiet=as_json) as on_progress, _ended_by_sigterm():
+    with view.bar("publishing", quiet=as_json) as on_progress, _interrupted_by_sigterm():
         done = applying.run(
             lambda now: on_progress(
                 now.share, f"{now.published:,} events{f', waiting: {now.waiting}' if now.waiting else ''}"
@@ -189,7 +189,7 @@ def diff(file: Path = PLAN, settings: Path | None = SETTINGS, as_json: bool = AS
 
 
 @contextmanager
-def _ended_by_sigterm() -> Iterator[None]:
+def _interrupted_by_sigterm() -> Iterator[None]:
     """Handles SIGTERM like Ctrl-C: the current batch is finished, and no open transaction blocks readers."""
 
     def leave(*_: object) -> None:
@@ -202,7 +202,7 @@ def _ended_by_sigterm() -> Iterator[None]:
         signal.signal(signal.SIGTERM, before)
 
 
-def _require_sense(request: ReplayRequest, *, in_place: bool) -> None:
+def _require_valid(request: ReplayRequest, *, in_place: bool) -> None:
     elsewhere = request.from_table or request.from_archive
     if in_place and (request.selection.is_partial or request.until or request.suffix or elsewhere):
         raise ConfigError(
@@ -233,10 +233,10 @@ def _horizons(name: str, plan: ReplayPlan) -> list[dict[str, Any]]:
     return asyncio.run(horizons(load_app(name), topics, plan.estimate.first_ms))
 
 
-def _set_back(wiring: Wiring, plan: ReplayPlan, *, as_json: bool) -> int:
+def _rewind(wiring: Wiring, plan: ReplayPlan, *, as_json: bool) -> int:
     own = replay_options(wiring.kafka, plan)
     if offsets.read(own) is not None:
-        return _done_before(plan, as_json=as_json)
+        return _already_done(plan, as_json=as_json)
     stored = read_kafka_status(wiring.kafka).position
     if stored is None:
         raise ConfigError("the pipeline has no stored position", remedy="Make a new plan. Nothing was changed.")
@@ -263,7 +263,7 @@ def _set_back(wiring: Wiring, plan: ReplayPlan, *, as_json: bool) -> int:
     return 0
 
 
-def _done_before(plan: ReplayPlan, *, as_json: bool) -> int:
+def _already_done(plan: ReplayPlan, *, as_json: bool) -> int:
     if as_json:
         emit_json({"replay": plan.id, "pipeline": plan.pipeline, "done": True, "published": 0, "dead_letters": 0})
     else:
