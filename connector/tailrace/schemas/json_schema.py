@@ -175,11 +175,11 @@ def _missing(place: str, ref: str) -> SchemaError:
         return SchemaError(
             f"{place}: the reference {ref[:120]!r} leads to a document that is not registered",
             why="It would have to be fetched, and nothing is ever fetched.",
-            remedy="Register the document beside this one, and refer to it by its $id or by its path, such as "
+            remedy="Register that document as well, and refer to it by its $id or by its path, such as "
             "../Address/1.json.",
         )
     return SchemaError(
         f"{place}: the reference {ref[:120]!r} leads to a file that does not exist",
-        why="References are relative to the file they stand in.",
+        why="References are relative to the file that contains them.",
         remedy="Add that file to the schema folder, or correct the reference, such as ../Address/1.json.",
     )

@@ -111,7 +111,7 @@ class Explainer:
                     return f"expected no further fields, got {_names(unexpected)}"
         keywords = [key for key in node if not key.startswith("$")] if isinstance(node, dict) else []
         place = f"{self._file}{pointer(schema)}"
-        return f"{describe(value)} as a whole breaks one of {_names(keywords) or 'its rules'} at {place}"
+        return f"{describe(value)} as a whole violates one of {_names(keywords) or 'its rules'} at {place}"
 
     def _node(self, schema: Path) -> Json:
         node = self._document

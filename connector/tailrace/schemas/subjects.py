@@ -20,7 +20,7 @@ def subject_flaw(subject: str) -> str | None:
     if not subject:
         return "it is empty"
     if subject in {".", ".."}:
-        return "in an address, . and .. stand for places"
+        return "in a URL, . and .. are path segments"
     if len(subject) > SUBJECT_CHARS:
         return f"it has {len(subject):,} characters, {SUBJECT_CHARS:,} are allowed"
     if any(unicodedata.category(character) == "Cc" for character in subject):

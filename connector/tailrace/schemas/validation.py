@@ -94,7 +94,7 @@ class PayloadValidator:
         try:
             found = self._schemas.find(subject, version) if version is None or _version(version) else None
         except SchemaError as error:
-            # The service chooses the type and thereby the schema, so an unusable schema affects only events of that
+            # The service chooses the type, and with it the schema, so an unusable schema affects only events of that
             # type.
             raise Rejected(
                 Reason.SCHEMA_VALIDATION_FAILED, f"{error.what}. {error.why}".rstrip(), remedy=error.remedy

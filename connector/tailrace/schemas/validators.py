@@ -19,8 +19,7 @@ BASE = "https://schemas.invalid/"
 class ReferencedSchemas:
     """The documents that a schema may refer to, and the address that its own references are relative to.
 
-    `known` are the addresses of those documents; `missing` are addresses that some document refers to but nobody
-    provides.
+    `known` are the addresses of those documents; `missing` are addresses that are referred to but not among them.
     """
 
     address: str = BASE
@@ -33,11 +32,11 @@ class ReferencedSchemas:
         """`ids` are the `$id`s of documents. The registry finds those itself and must not be given them."""
         missing: set[str] = set()
 
-        def asked_for(address: str) -> Json:
+        def missing_document(address: str) -> Json:
             missing.add(address)
             return False
 
-        registry = jsonschema_rs.Registry(list(documents.items()), retriever=asked_for) if documents else None
+        registry = jsonschema_rs.Registry(list(documents.items()), retriever=missing_document) if documents else None
         return cls(BASE, frozenset((*documents, *ids)), frozenset(missing), registry)
 
     def at(self, address: str) -> ReferencedSchemas:

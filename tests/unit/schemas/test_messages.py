@@ -117,11 +117,11 @@ LARGE = [
     (
         {"anyOf": [{"type": "null"}]},
         [FILL],
-        "an array of 1 item as a whole breaks one of 'anyOf' at T/1.json#",
+        "an array of 1 item as a whole violates one of 'anyOf' at T/1.json#",
     ),
     ({"type": "integer"}, FILL, "$: expected integer, got"),
     ({"items": {"maxLength": 1}}, ["", FILL], "$[1]: expected at most 1 characters, got"),
-    (False, [FILL], "as a whole breaks one of its rules"),
+    (False, [FILL], "as a whole violates one of its rules"),
 ]
 
 
@@ -159,10 +159,10 @@ def test_circular_references_come_to_an_end() -> None:
         "allOf": [{"$ref": "#/$defs/a"}],
         "$defs": {"a": {"$ref": "#/$defs/b"}, "b": {"$ref": "#/$defs/a", "type": "null"}},
     }
-    assert "as a whole breaks" in explain(schema, [FILL])
+    assert "as a whole violates" in explain(schema, [FILL])
 
 
 def test_a_small_value_of_very_many_members_is_not_listed() -> None:
     value = {str(number): 1 for number in range(500)}
     assert len(orjson.dumps(value)) <= LISTABLE_BYTES
-    assert "as a whole breaks one of 'propertyNames'" in explain({"propertyNames": {"maxLength": 0}}, value)
+    assert "as a whole violates one of 'propertyNames'" in explain({"propertyNames": {"maxLength": 0}}, value)

@@ -119,8 +119,8 @@ def _known_as(entry: RegistryEntry) -> str:
 
 
 def _entry_json(entry: RegistryEntry) -> dict[str, object]:
-    told: dict[str, object] = {"subject": entry.subject, "file": entry.schema.file}
-    return {**told, "id": entry.found.registered.id, "version": entry.found.version} if entry.found else told
+    described: dict[str, object] = {"subject": entry.subject, "file": entry.schema.file}
+    return {**described, "id": entry.found.registered.id, "version": entry.found.version} if entry.found else described
 
 
 def _text_diff(there: object, here: object) -> str:

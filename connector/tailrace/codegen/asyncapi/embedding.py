@@ -53,7 +53,7 @@ class Dialect:
     """Differences between the drafts: the keyword of a schema's address, and whether `$ref` disables it."""
 
     identity: str
-    silenced: bool
+    ref_overrides: bool
 
     @classmethod
     def of(cls, document: Json) -> Dialect:
@@ -63,7 +63,7 @@ class Dialect:
     def base(self, node: Json, base: str) -> str:
         """Returns what references inside a schema are relative to. An address that is only a fragment is an anchor."""
         own = node.get(self.identity) if isinstance(node, dict) else None
-        if not isinstance(own, str) or own.startswith("#") or (self.silenced and "$ref" in node):
+        if not isinstance(own, str) or own.startswith("#") or (self.ref_overrides and "$ref" in node):
             return base
         return urljoin(base, own).partition("#")[0]
 

@@ -170,7 +170,7 @@ class JsonModels:
             target = self._target(part)
             if target is not None:
                 todo.append(target)
-                if self._dialects[part[0]].silenced:
+                if self._dialects[part[0]].ref_overrides:
                     continue
             yield part
             branches = node.get("allOf")

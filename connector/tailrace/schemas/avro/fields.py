@@ -17,14 +17,14 @@ _EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
 _MILLISECOND, _MICROSECOND = dt.timedelta(milliseconds=1), dt.timedelta(microseconds=1)
 
 
-def _counted(step: dt.timedelta, told: Callable[[dt.datetime], Any] = lambda moment: moment) -> BeforeValidator:
+def _counted(step: dt.timedelta, convert: Callable[[dt.datetime], Any] = lambda moment: moment) -> BeforeValidator:
     """Converts a number of steps since the epoch, and leaves everything else to pydantic."""
 
     def count(value: Any) -> Any:  # noqa: ANN401 - of a payload
         if type(value) is not int:
             return value
         try:
-            return told(_EPOCH + value * step)
+            return convert(_EPOCH + value * step)
         except OverflowError:
             raise ValueError("beyond the years that Python counts") from None
 

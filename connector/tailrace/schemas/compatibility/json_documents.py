@@ -54,7 +54,7 @@ class Subschema(NamedTuple):
                 yield from (self.child(keyword, name) for name, each in value.items() if isinstance(each, dict | bool))
 
 
-class Documents:
+class SchemaDocuments:
     """A schema and what it refers to, checked to be valid, complete and of a bounded depth."""
 
     def __init__(self, document: Document) -> None:

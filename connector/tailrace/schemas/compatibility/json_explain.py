@@ -12,7 +12,7 @@ from functools import partial
 import orjson
 
 from tailrace.schemas.compatibility.document import Incomparable, Problem
-from tailrace.schemas.compatibility.json_documents import Documents, Subschema
+from tailrace.schemas.compatibility.json_documents import SchemaDocuments, Subschema
 from tailrace.schemas.messages import cut
 from tailrace.schemas.strict_json import Json
 
@@ -44,10 +44,10 @@ GENERAL = "rejects something in {reader} that {writer} may allow; it cannot be s
 _CONTAINS = ("contains", "minContains", "maxContains")
 
 
-class Explainer:
+class ProblemFinder:
     """`covered` says whether a schema accepts everything that the writer allows; `size` is what one answer costs."""
 
-    def __init__(self, reading: Documents, writing: Documents, covered: Covered, size: int) -> None:
+    def __init__(self, reading: SchemaDocuments, writing: SchemaDocuments, covered: Covered, size: int) -> None:
         self._reading, self._writing = reading, writing
         self._compare = covered
         self._seen: set[tuple[str, object]] = set()
@@ -156,19 +156,19 @@ class Explainer:
                 yield from self._below(node.child(keyword, name), _inner(wrap, partial(_property, keyword, name)))
 
     def _additional(self, node: Subschema, value: Json, wrap: Wrap) -> Iterator[tuple[str, str]]:
-        beside = {
+        siblings = {
             keyword: dict.fromkeys(node.schema[keyword], True)
             for keyword in ("properties", "patternProperties")
             if isinstance(node.schema.get(keyword), dict)
         }
-        inner = _inner(wrap, lambda schema: {**beside, "additionalProperties": schema})
+        inner = _inner(wrap, lambda schema: {**siblings, "additionalProperties": schema})
         if value is not False:
             yield from self._below(node.child("additionalProperties"), inner)
         elif not self._covered(inner(False)):
             place = self._reading.place(node, "additionalProperties")
-            unknown = sorted(self._writing.property_names - beside.get("properties", {}).keys())
+            unknown = sorted(self._writing.property_names - siblings.get("properties", {}).keys())
             named = [name for name in unknown if not self._covered(wrap({"properties": {name: False}}))]
-            allowing = {**beside, "properties": {**beside.get("properties", {}), **dict.fromkeys(named, True)}}
+            allowing = {**siblings, "properties": {**siblings.get("properties", {}), **dict.fromkeys(named, True)}}
             if not named or not self._covered(wrap({**allowing, "additionalProperties": False})):
                 yield place, "forbids further properties in {reader}, but {writer} allows them"
             else:
@@ -181,11 +181,11 @@ class Explainer:
             for index in range(len(value)):
                 yield from self._below(node.child(keyword, index), _inner(wrap, partial(_item, keyword, index)))
             return
-        beside: dict[str, Json] = {}
+        siblings: dict[str, Json] = {}
         first = "items" if keyword == "additionalItems" else "prefixItems"
         if isinstance(node.schema.get(first), list) and keyword != first:
-            beside = {first: [True] * len(node.schema[first])}
-        yield from self._below(node.child(keyword), _inner(wrap, lambda schema: {**beside, keyword: schema}))
+            siblings = {first: [True] * len(node.schema[first])}
+        yield from self._below(node.child(keyword), _inner(wrap, lambda schema: {**siblings, keyword: schema}))
 
     def _all_of(self, node: Subschema, value: Json, wrap: Wrap) -> Iterator[tuple[str, str]]:
         for index in range(len(value)):
@@ -239,25 +239,25 @@ class Explainer:
 
 
 _PARTS: Mapping[str, Callable[..., Iterator[tuple[str, str]]]] = {
-    "type": Explainer._type,
-    "enum": Explainer._values,
-    "const": Explainer._values,
-    "required": Explainer._required,
-    "additionalProperties": Explainer._additional,
-    "allOf": Explainer._all_of,
-    "anyOf": Explainer._any_of,
-    "oneOf": Explainer._any_of,
-    "if": Explainer._condition,
+    "type": ProblemFinder._type,
+    "enum": ProblemFinder._values,
+    "const": ProblemFinder._values,
+    "required": ProblemFinder._required,
+    "additionalProperties": ProblemFinder._additional,
+    "allOf": ProblemFinder._all_of,
+    "anyOf": ProblemFinder._any_of,
+    "oneOf": ProblemFinder._any_of,
+    "if": ProblemFinder._condition,
     **{
-        keyword: partial(Explainer._named, keyword=keyword)
+        keyword: partial(ProblemFinder._named, keyword=keyword)
         for keyword in ("properties", "patternProperties", "dependentSchemas", "dependentRequired", "dependencies")
     },
     **{
-        keyword: partial(Explainer._single, keyword=keyword)
+        keyword: partial(ProblemFinder._single, keyword=keyword)
         for keyword in ("items", "prefixItems", "additionalItems", "propertyNames")
     },
     **{
-        keyword: partial(Explainer._whole, keyword=keyword)
+        keyword: partial(ProblemFinder._whole, keyword=keyword)
         for keyword in ("not", "contains", "unevaluatedProperties", "unevaluatedItems")
     },
 }

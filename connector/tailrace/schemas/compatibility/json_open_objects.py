@@ -16,7 +16,7 @@ from collections.abc import Iterable, Iterator
 
 import jsonschema_rs
 
-from tailrace.schemas.compatibility.json_documents import LISTS, MAPS, ONE, Documents, Subschema
+from tailrace.schemas.compatibility.json_documents import LISTS, MAPS, ONE, SchemaDocuments, Subschema
 from tailrace.schemas.strict_json import Json
 
 MAX_NODES = 20_000
@@ -29,7 +29,7 @@ _BESIDE = frozenset({"$schema", "$id", "id", "$anchor", "$dynamicAnchor", "$defs
 _RESTRICTING = ("additionalProperties", "unevaluatedProperties", "propertyNames")
 
 
-def without_names(documents: Documents, names: Iterable[str]) -> Json | None:
+def without_names(documents: SchemaDocuments, names: Iterable[str]) -> Json | None:
     """The writer's schema with `names` forbidden where it leaves them open; None if it is too large or unclear."""
     try:
         schema = _Inliner(documents, recursion={"propertyNames": {"type": "string"}}).inline(documents.root, ())
@@ -39,7 +39,7 @@ def without_names(documents: Documents, names: Iterable[str]) -> Json | None:
     return schema
 
 
-def inlined(documents: Documents) -> Json | None:
+def inlined(documents: SchemaDocuments) -> Json | None:
     """A schema with its references written out; None if it is recursive, too large or unclear."""
     try:
         return _Inliner(documents, recursion=None).inline(documents.root, ())
@@ -52,12 +52,12 @@ class _Unclear(Exception):
 
 
 class _Inliner:
-    """Copies a schema with every reference replaced by its target, so that each place has an object of its own.
+    """Copies a schema with every reference replaced by its target, so that no two places share an object.
 
-    `recursion` stands for a schema inside itself, and allows more than it. Nothing is forbidden there.
+    `recursion` replaces a schema inside itself and accepts everything. No names are forbidden there.
     """
 
-    def __init__(self, documents: Documents, recursion: Node | None) -> None:
+    def __init__(self, documents: SchemaDocuments, recursion: Node | None) -> None:
         self._documents = documents
         self._recursion = recursion
         self._nodes = 0

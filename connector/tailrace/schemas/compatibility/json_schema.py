@@ -17,8 +17,8 @@ from jsonschema_rs import CanonicalSchema
 from jsonschema_rs.canonical import CanonicalKind, Containment
 
 from tailrace.schemas.compatibility.document import Document, Incomparable, Problem
-from tailrace.schemas.compatibility.json_documents import LISTS, MAPS, ONE, Documents
-from tailrace.schemas.compatibility.json_explain import GENERAL, Explainer
+from tailrace.schemas.compatibility.json_documents import LISTS, MAPS, ONE, SchemaDocuments
+from tailrace.schemas.compatibility.json_explain import GENERAL, ProblemFinder
 from tailrace.schemas.compatibility.json_open_objects import inlined, without_names
 from tailrace.schemas.json_schema import DRAFTS
 from tailrace.schemas.strict_json import Json
@@ -29,13 +29,13 @@ def json_problems(
 ) -> tuple[Problem, ...]:
     """Why `reader` may reject what `writer` allows; empty if it provably never does."""
     try:
-        reading, writing = Documents(reader), Documents(writer)
+        reading, writing = SchemaDocuments(reader), SchemaDocuments(writer)
         reads, written = reading.canonical(), writing.canonical()
         if _covers(reads, written):
             return ()
         if written.kind == CanonicalKind.RAW:
             return (Problem("#", GENERAL.format(reader=reader_name, writer=writer_name)),)
-        # With references written out, jsonschema-rs decides more, and alternatives are simpler to tell apart.
+        # With references inlined, jsonschema-rs can prove more.
         reader_schema = inlined(reading)
         writer_schema = without_names(writing, () if strict else reading.property_names)
         if reader_schema is not None:
@@ -45,8 +45,8 @@ def json_problems(
         if _covers(reads, written):
             return ()
         size = len(orjson.dumps(written.to_json_schema(), default=str))
-        explainer = Explainer(reading, writing, lambda schema: _covers(reading.canonical(schema), written), size)
-        return explainer.problems(reader_name, writer_name)
+        finder = ProblemFinder(reading, writing, lambda schema: _covers(reading.canonical(schema), written), size)
+        return finder.problems(reader_name, writer_name)
     except Incomparable as error:
         return (error.problem,)
 
