@@ -1,71 +1,31 @@
-"""Avro contracts: what is written is what was in the payload, or nothing is written. Read back by fastavro's reader."""
+"""Compiled Avro schemas: a payload is written as exactly the value that it is, or rejected with a reason."""
 
 from __future__ import annotations
 
-import io
-import itertools
-import math
 import struct
 from datetime import UTC, date, datetime, time
 from decimal import Decimal
-from fractions import Fraction
 from typing import Any
 from uuid import UUID
 
-import fastavro
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
-from tailrace.errors import Reason, Rejected, SchemaError
-from tailrace.schemas.avro.compiled import CompiledAvroSchema
-from tailrace.schemas.compiled import CompiledSchema, Reference, RegistryIds
-
-FILE = "schemas/T/1.avsc"
-
-
-def compile_schema(document: Any, **named: Any) -> CompiledAvroSchema:
-    return CompiledAvroSchema.compile(
-        "T", 1, document, FILE, named={name.replace("_", "."): one for name, one in named.items()}
-    )
-
-
-def read(document: Any, data: bytes) -> Any:
-    """By another's hand; nothing may be left over."""
-    source = io.BytesIO(data)
-    value = fastavro.schemaless_reader(source, document, None)
-    assert source.read() == b""
-    return value
-
-
-def written(document: Any, value: Any) -> Any:
-    schema = compile_schema(document)
-    assert schema.is_valid(value), schema.explain(value, 0)
-    return read(document, schema.encode(value))
-
-
-def record(*fields: dict[str, Any], name: str = "R") -> dict[str, Any]:
-    return {"type": "record", "name": name, "fields": list(fields)}
-
-
-def field(name: str, kind: Any, **more: Any) -> dict[str, Any]:
-    return {"name": name, "type": kind, **more}
-
-
-def decimal(precision: int, scale: int = 0) -> dict[str, Any]:
-    return {"type": "bytes", "logicalType": "decimal", "precision": precision, "scale": scale}
-
-
-def logical(kind: str, name: str) -> dict[str, Any]:
-    return {"type": kind, "logicalType": name}
-
-
-def enum(*symbols: str) -> dict[str, Any]:
-    return {"type": "enum", "name": "E", "symbols": list(symbols)}
-
-
-FIXED = {"type": "fixed", "name": "F", "size": 2}
-MOMENT = datetime(2026, 1, 2, 3, 4, 5, 678000, tzinfo=UTC)
+from helpers.avro import (
+    FILE,
+    FIXED,
+    MOMENT,
+    TREE,
+    compile_schema,
+    decimal,
+    enum,
+    field,
+    logical,
+    read,
+    record,
+    written,
+)
+from tailrace.errors import Reason, Rejected
+from tailrace.schemas.compiled import CompiledSchema
 
 
 @pytest.mark.parametrize(
@@ -295,9 +255,6 @@ def test_a_value_that_changed_after_it_was_written_is_checked_again() -> None:
         schema.encode(value)
 
 
-TREE = record(field("value", "int"), field("left", ["null", "R"]), field("right", ["null", "R"]))
-
-
 def test_a_record_may_hold_itself_as_deep_as_a_payload_may_be() -> None:
     value: Any = None
     for _ in range(128):
@@ -360,147 +317,6 @@ def test_one_payload_is_never_taken_for_another_that_was_tried_before() -> None:
     assert schema.is_valid(value)
 
 
-def test_types_from_elsewhere_are_found_by_name() -> None:
-    address = {**record(field("city", "City"), name="Address"), "namespace": "shop"}
-    city = {**record(field("name", "string"), name="City"), "namespace": "shop"}
-    document = {
-        **record(field("to", "Address"), field("from", "shop.Address"), field("at", "City")),
-        "namespace": "shop",
-    }
-    references = (Reference("shop.Address", "Address", 1),)
-    schema = CompiledAvroSchema.compile(
-        "T",
-        3,
-        document,
-        FILE,
-        named={"shop.Address": address, "shop.City": city},
-        references=references,
-        registered=RegistryIds(7, "g"),
-    )
-    value = {"to": {"city": {"name": "a"}}, "from": {"city": {"name": "b"}}, "at": {"name": "c"}}
-    assert schema.is_valid(value)
-    names: dict[str, Any] = {}
-    fastavro.parse_schema(city, names)
-    fastavro.parse_schema(address, names)
-    assert read(fastavro.parse_schema(document, names), schema.encode(value)) == value
-    assert (schema.version, schema.references, schema.registered) == (3, references, RegistryIds(7, "g"))
-
-
-def test_a_definition_from_elsewhere_may_contain_another_that_is_given_as_well() -> None:
-    city = {**record(field("name", "string"), name="City"), "namespace": "shop"}
-    address = {**record(field("city", city), name="Address"), "namespace": "shop"}
-    document = record(field("at", "shop.City"), field("to", "shop.Address"))
-    schema = compile_schema(document, shop_Address=address, shop_City=city)
-    value = {"at": {"name": "a"}, "to": {"city": {"name": "b"}}}
-    assert schema.encode(value) == b"\x02a\x02b"
-
-
-def test_a_type_without_a_namespace_may_stand_inside_one_that_has_one() -> None:
-    bare = {**record(field("x", "int"), name="Bare"), "namespace": ""}
-    document = {**record(field("a", bare), field("b", ["null", bare["name"]]), name="R"), "namespace": "shop"}
-    # Inside shop.R the plain name means shop.Bare, which there is none of: the specification is strict here.
-    with pytest.raises(SchemaError, match="Bare"):
-        compile_schema(document)
-    document["fields"] = [field("a", ["null", bare])]
-    assert compile_schema(document).encode({"a": {"x": 1}}) == b"\x02\x02"
-
-
-def test_a_type_may_be_written_inside_a_type() -> None:
-    # fastavro's own parser cannot read this one.
-    assert compile_schema({"type": {"type": "string"}}).encode("x") == b"\x02x"
-
-
-def test_a_document_may_be_no_more_than_the_name_of_another() -> None:
-    assert compile_schema("shop.E", shop_E={**enum("A", "B"), "namespace": "shop"}).encode("B") == b"\x02"
-
-
-@pytest.mark.parametrize(
-    ("document", "place", "word"),
-    [
-        (5, "#)", "5"),
-        ({}, "#)", "not a schema"),
-        ("Nowhere", "#)", "Nowhere"),
-        ({"type": "money"}, "#/type)", "money"),
-        (record(field("a", "int"), field("b", "Nowhere")), "#/fields/1/type)", "Nowhere"),
-        (record(field("a", "int"), field("a", "int")), "#/fields/1)", "before"),
-        (record(field("a b", "int")), "#/fields/0)", "name"),
-        (record({"name": "a"}), "#/fields/0)", "type"),
-        (record("a"), "#/fields/0)", "name"),  # type: ignore[arg-type]
-        ({"type": "record", "name": "R"}, "#)", "fields"),
-        ({"type": "record", "fields": []}, "#/name)", "name"),
-        ({"type": "record", "name": "1x", "fields": []}, "#/name)", "1x"),
-        ({"type": "record", "name": "string", "fields": []}, "#/name)", "string"),
-        (record(field("a", "int", default="x")), "#/fields/0/default)", "default"),
-        (record(field("a", "int", default=2**40)), "#/fields/0/default)", "default"),
-        (record(field("a", ["null", "int"], default="x")), "#/fields/0/default)", "default"),
-        (record(field("a", enum("A"), default="B")), "#/fields/0/default)", "default"),
-        (record(field("a", FIXED, default="abc")), "#/fields/0/default)", "default"),
-        (record(field("a", record(field("b", "int"), name="B"), default={})), "#/fields/0/default)", "default"),
-        (record(field("a", enum("A")), field("b", enum("A"))), "#/fields/1/type)", "twice"),
-        ([["null"], "int"], "#/0)", "union"),
-        (["int", "int"], "#/1)", "twice"),
-        ([{"type": "array", "items": "int"}, {"type": "array", "items": "string"}], "#/1)", "twice"),
-        ([], "#)", "no type"),
-        (enum(), "#/symbols)", "symbols"),
-        (enum("A", "A"), "#/symbols)", "symbols"),
-        (enum("A B"), "#/symbols)", "symbols"),
-        ({**enum("A"), "default": "B"}, "#/default)", "default"),
-        ({"type": "fixed", "name": "F", "size": -1}, "#/size)", "size"),
-        ({"type": "fixed", "name": "F", "size": True}, "#/size)", "size"),
-        ({"type": "array"}, "#)", "items"),
-        ({"type": "map"}, "#)", "values"),
-        (logical("bytes", "decimal"), "#)", "precision"),
-        (decimal(4, 5), "#/scale)", "scale"),
-        ({**FIXED, "logicalType": "decimal", "precision": 5}, "#)", "2 bytes"),
-    ],
-    ids=lambda one: repr(one)[:60],
-)
-def test_an_unusable_schema_is_refused_with_file_and_place(document: Any, place: str, word: str) -> None:
-    with pytest.raises(SchemaError) as caught:
-        compile_schema(document)
-    assert f"{FILE} ({place}" in caught.value.what
-    assert word in caught.value.what
-    assert caught.value.remedy
-
-
-def test_a_fault_in_a_type_from_elsewhere_names_that_type() -> None:
-    with pytest.raises(SchemaError) as caught:
-        compile_schema(record(field("a", "shop.E")), shop_E={**enum(), "namespace": "shop"})
-    assert "shop.E" in caught.value.what
-
-
-def test_a_chain_of_types_beyond_reason_is_refused() -> None:
-    named = {f"T{n}": record(field("next", f"T{n + 1}"), name=f"T{n}") for n in range(2000)}
-    with pytest.raises(SchemaError, match="shorter"):
-        CompiledAvroSchema.compile("T", 1, "T0", FILE, named=named)
-
-
-def test_a_schema_nested_beyond_reason_is_refused() -> None:
-    document: Any = "int"
-    for _ in range(5000):
-        document = {"type": "array", "items": document}
-    with pytest.raises(SchemaError, match="nested"):
-        compile_schema(document)
-
-
-@pytest.mark.parametrize(
-    "usable",
-    [
-        record(field("a", {"type": "double"}, default=0)),
-        record(field("a", "bytes", default="ÿ")),
-        record(field("a", ["int", "null"], default=None)),
-        record(field("a", {"type": "array", "items": "int"}, default=[])),
-        record(field("a", {"type": "map", "values": "int"}, default={"x": 1})),
-        record(field("a", record(field("b", "int", default=1), name="B"), default={})),
-        record(field("a", ["null", "R"], default=None)),
-        {"type": "error", "name": "Oops", "fields": []},
-    ],
-    ids=lambda one: repr(one)[:70],
-)
-def test_defaults_of_their_type_are_accepted(usable: Any) -> None:
-    compile_schema(usable)
-
-
 @pytest.mark.parametrize(
     ("document", "value", "text"),
     [
@@ -553,149 +369,3 @@ def test_an_explanation_never_repeats_the_payload() -> None:
 def test_it_implements_the_protocol() -> None:
     schema: CompiledSchema = compile_schema("string")
     assert (schema.kind, schema.subject, schema.file, schema.document) == ("avro", "T", FILE, "string")
-
-
-# Any schema, and any value that obeys it ------------------------------------------------------------------------------
-
-SCALARS: list[tuple[Any, st.SearchStrategy[Any]]] = [
-    ("null", st.none()),
-    ("boolean", st.booleans()),
-    ("int", st.integers(-(2**31), 2**31 - 1)),
-    ("long", st.integers(-(2**63), 2**63 - 1)),
-    ("float", st.floats(width=32, allow_nan=False, allow_infinity=False)),
-    ("double", st.floats(allow_nan=False, allow_infinity=False) | st.integers(-(2**53), 2**53)),
-    ("string", st.text(st.characters(exclude_categories=["Cs"]))),
-]
-NAMES = ["a", "b", "c", "d"]
-Pair = tuple[Any, st.SearchStrategy[Any]]
-
-
-_number = itertools.count()
-
-
-@st.composite
-def pairs(draw: st.DrawFn, depth: int = 3) -> Pair:
-    """A schema and a strategy for its values, in types that JSON has as well."""
-    kind = draw(st.sampled_from(["scalar", "array", "map", "record", "union"] if depth else ["scalar"]))
-    if kind == "array":
-        inner, values = draw(pairs(depth - 1))
-        return {"type": "array", "items": inner}, st.lists(values, max_size=4)
-    if kind == "map":
-        inner, values = draw(pairs(depth - 1))
-        return {"type": "map", "values": inner}, st.dictionaries(
-            st.text(st.characters(exclude_categories=["Cs"])), values, max_size=3
-        )
-    if kind == "record":
-        names = draw(st.lists(st.sampled_from(NAMES), unique=True))
-        parts = {name: draw(pairs(depth - 1)) for name in names}
-        name = f"R{next(_number)}"
-        fields = [field(one, inner) for one, (inner, _) in parts.items()]
-        return record(*fields, name=name), st.fixed_dictionaries({one: values for one, (_, values) in parts.items()})
-    if kind == "union":
-        chosen = draw(st.lists(st.sampled_from(SCALARS), min_size=1, unique_by=lambda pair: str(pair[0])))
-        if draw(st.booleans()):
-            name = f"R{next(_number)}"
-            inner, values = draw(pairs(depth - 1))
-            chosen = [*chosen, (record(field("a", inner), name=name), st.fixed_dictionaries({"a": values}))]
-        return [inner for inner, _ in chosen], st.one_of([values for _, values in chosen])
-    return draw(st.sampled_from(SCALARS))
-
-
-@given(st.data())
-def test_any_value_that_obeys_any_schema_comes_back_equal(data: st.DataObject) -> None:
-    document, values = data.draw(pairs())
-    value = data.draw(values)
-    assert written(document, value) == value
-
-
-JSON = st.recursive(
-    st.none()
-    | st.booleans()
-    | st.integers(-(2**63), 2**64 - 1)
-    | st.floats(allow_nan=False, allow_infinity=False)
-    | st.text(max_size=5),
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from(NAMES), inner, max_size=4),
-    max_leaves=12,
-)
-
-
-def same(one: Any, other: Any) -> bool:
-    """Equal as JSON, where a truth value is no number, and 32 bits may round a fraction."""
-    if isinstance(one, bool) or isinstance(other, bool):
-        return one is other
-    if isinstance(one, dict):
-        return isinstance(other, dict) and one.keys() == other.keys() and all(same(one[k], other[k]) for k in one)
-    if isinstance(one, list):
-        return isinstance(other, list) and len(one) == len(other) and all(map(same, one, other))
-    if isinstance(one, float):
-        return isinstance(other, float | int) and (
-            one == other or math.isclose(one, other, rel_tol=1e-7, abs_tol=1e-45)
-        )
-    return bool(one == other)
-
-
-@given(st.data())
-def test_any_value_at_all_comes_back_equal_or_is_refused_with_a_reason(data: st.DataObject) -> None:
-    document, _ = data.draw(pairs())
-    value = data.draw(JSON)
-    schema = compile_schema(document)
-    if schema.is_valid(value):
-        assert same(value, read(document, schema.encode(value)))
-    else:
-        assert "expected" in schema.explain(value, 0)
-
-
-@given(st.decimals(allow_nan=False, allow_infinity=False, min_value=-(10**9), max_value=10**9, places=4))
-def test_any_decimal_as_text_comes_back_exactly(number: Decimal) -> None:
-    assert written(decimal(14, 4), format(number, "f")) == number
-
-
-@given(st.floats(allow_nan=False, allow_infinity=False))
-def test_a_fraction_is_a_decimal_only_if_it_is_exact(number: float) -> None:
-    schema = compile_schema(decimal(20, 3))
-    if schema.is_valid(number):
-        assert read(decimal(20, 3), schema.encode(number)) == Decimal(number)
-    else:
-        assert Fraction(number) * 1000 % 1 != 0 or abs(number) >= 10**17
-
-
-@given(st.datetimes(min_value=datetime(1, 1, 2), max_value=datetime(9999, 12, 30), timezones=st.timezones()))  # noqa: DTZ001
-def test_any_moment_as_text_comes_back_as_the_same_moment(moment: datetime) -> None:
-    text = moment.isoformat()
-    schema = compile_schema(logical("long", "timestamp-micros"))
-    if schema.is_valid(text):
-        assert read(logical("long", "timestamp-micros"), schema.encode(text)) == datetime.fromisoformat(text)
-    else:
-        # Zones of old had offsets with seconds, which ISO 8601 has no form for.
-        assert moment.utcoffset().total_seconds() % 60 != 0  # type: ignore[union-attr]
-
-
-@given(st.binary())
-def test_any_bytes_as_base64_come_back(data: bytes) -> None:
-    import base64
-
-    assert written("bytes", base64.b64encode(data).decode()) == data
-
-
-@pytest.mark.parametrize(
-    ("kind", "ends", "python"),
-    [
-        (logical("int", "date"), (-719_162, 2_932_896), (date.min, date.max)),
-        (
-            logical("long", "timestamp-millis"),
-            (-62_135_596_800_000, 253_402_300_799_999),
-            (datetime.min.replace(tzinfo=UTC), datetime(9999, 12, 31, 23, 59, 59, 999_000, UTC)),
-        ),
-    ],
-)
-def test_the_first_and_last_moments_can_be_read(kind: Any, ends: tuple[int, int], python: tuple[Any, Any]) -> None:
-    """Also inside a record, whose writer is generated."""
-    assert tuple(written(kind, end) for end in ends) == python
-    assert tuple(written(record(field("at", kind)), {"at": end})["at"] for end in ends) == python
-    for beyond in (ends[0] - 1, ends[1] + 1):
-        assert not compile_schema(record(field("at", kind))).is_valid({"at": beyond})
-
-
-def test_a_fixed_decimal_of_no_bytes_is_refused() -> None:
-    with pytest.raises(SchemaError, match="do not fit into 0 bytes"):
-        compile_schema({"type": "fixed", "name": "F", "size": 0, "logicalType": "decimal", "precision": 1})

@@ -16,12 +16,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from tailrace.schemas.avro.compiled import CompiledAvroSchema
-from tailrace.schemas.avro.generated import MAX_TYPES, Write, generate, varint
-from tailrace.schemas.avro.schema import Type, compile_document
-from tailrace.schemas.avro.typed import typed
-from tailrace.schemas.strict_json import parse
-from unit.schemas.avro.test_compiled import (
+from helpers.avro import (
     FILE,
     FIXED,
     JSON,
@@ -35,6 +30,11 @@ from unit.schemas.avro.test_compiled import (
     record,
     same,
 )
+from tailrace.schemas.avro.compiled import CompiledAvroSchema
+from tailrace.schemas.avro.generated import MAX_TYPES, Write, generate, varint
+from tailrace.schemas.avro.schema import Type, compile_document
+from tailrace.schemas.avro.typed import typed
+from tailrace.schemas.strict_json import parse
 
 
 def top(document: Any) -> Type:

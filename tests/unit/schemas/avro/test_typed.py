@@ -10,13 +10,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from helpers.avro import FILE, TREE, enum, field, logical, record
 from tailrace.errors import Reason, Rejected
 from tailrace.event import OutboxEvent
 from tailrace.schemas.avro.compiled import CompiledAvroSchema
 from tailrace.schemas.compiled import EncodeText, SchemaSet
 from tailrace.schemas.strict_json import parse
 from tailrace.schemas.validation import PayloadValidator
-from unit.schemas.avro.test_compiled import FILE, TREE, enum, field, logical, record
 
 ADDRESS = record(field("city", "string"), field("zip", ["null", "string"], default=None), name="Address")
 ORDER = record(
