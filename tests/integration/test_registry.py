@@ -389,7 +389,7 @@ class TestRegistering:
         assert list(register(compare(folder.schemas, client, subject_of), client)) == []
         named = identified(folder, client, subject_of)
         assert all(compiled.registered for compiled in named)
-        with RegistrySchemas(client, worker_registry.compiled, warn=unheard) as compiled_schemas:
+        with RegistrySchemas(client, worker_registry.compile_fetched, warn=unheard) as compiled_schemas:
             order, price = compiled_schemas.find(f"{word}-Order", "1"), compiled_schemas.find(f"{word}-Price", None)
         assert order is not None
         assert price is not None

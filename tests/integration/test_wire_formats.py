@@ -83,11 +83,11 @@ class Trip:
 
     def send(self, form: RecordFormat, payload: bytes | None = PAYLOAD) -> Message:
         subject = f"{self.topic}-value"
-        compiled_schemas = SchemaSet.of([self.schema(form.value, subject, DOCUMENTS[form.value])])
+        compiled_schemas = SchemaSet.of([self.compiled(form.value, subject, DOCUMENTS[form.value])])
         validator = PayloadValidator(
             compiled_schemas, max_bytes=1_000_000, subject=lambda _type, topic: f"{topic}-value"
         )
-        make = record_maker(form, key_schema=lambda topic: self.schema(form.key, f"{topic}-key", KEYS[form.key]))
+        make = record_maker(form, key_schema=lambda topic: self.compiled(form.key, f"{topic}-key", KEYS[form.key]))
         event = OutboxEvent(
             "e-1", "Order", "order", b"order-1", payload, None, "0/1:3", 1767323045678, [("tenant", b"t")]
         )
