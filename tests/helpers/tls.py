@@ -1,8 +1,8 @@
-"""Certificates of every kind of flaw, and a TLS front before a server that speaks none itself.
+"""Certificates with every kind of flaw, and a TLS proxy in front of a server without TLS.
 
-The Postgres of the tests is built without TLS, so a front stands in its place: it answers the client's request for TLS
-as Postgres does, shows its certificate, and forwards what it decrypts. For Kafka and MongoDB, which begin with TLS at
-once, it only leaves the request out.
+The Postgres of the tests is built without TLS, so the proxy answers the client's request for TLS as Postgres does,
+sends its certificate and forwards what it decrypts. Clients of Kafka and MongoDB start with TLS at once, without the
+request.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ from cryptography.x509.oid import NameOID
 Flaw = Literal["", "name", "authority", "expired", "self-signed"]
 FLAWS: tuple[Flaw, ...] = ("name", "authority", "expired", "self-signed")
 SSL_REQUEST = bytes.fromhex("0000000804d2162f")
-"""What libpq sends first when it wants TLS."""
+"""The first message of libpq when it requests TLS."""
 HOST = "127.0.0.1"
 
 
 class Certificates:
-    """A trusted authority, whose certificate is `authority`, and servers' certificates for 127.0.0.1."""
+    """A trusted certificate authority (`authority`), which issues server certificates for 127.0.0.1."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -38,7 +38,7 @@ class Certificates:
         self._write(self.authority, self._made(self._name, self._name, self._key, self._key, is_authority=True))
 
     def server(self, flaw: Flaw = "") -> ssl.SSLContext:
-        """The context of a server whose certificate is right but for `flaw`."""
+        """Returns the TLS context of a server whose certificate is correct except for `flaw`."""
         key = ec.generate_private_key(ec.SECP256R1())
         issuer, signing = self._name, self._key
         if flaw == "authority":
@@ -108,7 +108,7 @@ class TlsFront:
         return self
 
     def __exit__(self, *exc: object) -> None:
-        # Closing alone would not wake the thread that waits in accept.
+        # Closing alone would not end `accept` in the thread.
         self._listener.shutdown(socket.SHUT_RDWR)
         self._listener.close()
         self.cut()
@@ -147,7 +147,7 @@ class TlsFront:
                     back.join()
                     self._open -= {client, server}
             except OSError:
-                pass  # the client did not like the certificate, or one of the two is gone
+                pass  # the client rejected the certificate, or a connection has ended
 
 
 def _forward(source: socket.socket, target: socket.socket) -> None:
@@ -155,7 +155,7 @@ def _forward(source: socket.socket, target: socket.socket) -> None:
         while chunk := source.recv(65536):
             target.sendall(chunk)
     except OSError:
-        pass  # the other direction notices, too
+        pass  # the other direction ends, too
     for each in (source, target):
         try:
             each.shutdown(socket.SHUT_RDWR)

@@ -1,8 +1,8 @@
-"""Commands as processes of their own that need not import everything first: forked from a process that has.
+"""Python processes that start quickly, because they are forked from a process that has already imported everything.
 
-To start Python and import the connector takes more of the processor than most tests do with it, and tests start
-thousands. What is forked is still a process like any other: with its own memory, environment, folder and output, it can
-be stopped and killed, and it ends as an interpreter ends. `Process` is used like `subprocess.Popen`.
+Starting Python and importing the connector takes more processor time than most tests use, and tests start thousands of
+processes. A forked process is a process like any other: it has its own memory, environment, folder and output, can be
+stopped and killed, and ends as an interpreter ends. `Process` is used like `subprocess.Popen`.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ CONNECTOR = ("tailrace.cli.run", "tailrace.sources.mongo.source")
 PROJECTION = ("tailrace.cli.project.command", "tailrace.projections")
 TAILRACE = ("-m", "tailrace")
 LARGEST = 1 << 20
-"""Bytes of a request: an environment, mostly."""
+"""The maximum size of a request in bytes; most of it is the environment."""
 
 
-class Nursery:
-    """A process that has imported `modules`, and forks others on request."""
+class ForkServer:
+    """A process that has imported `modules` and forks others on request."""
 
     def __init__(self, modules: Sequence[str]) -> None:
         # Each message is one packet.
@@ -51,7 +51,7 @@ class Nursery:
         atexit.register(self.close)
 
     def close(self) -> None:
-        """It ends when nobody is left to ask it; those that it forked live on."""
+        """Ends it by closing its socket; the processes it forked keep running."""
         self._socket.close()
         self._process.wait()
 
@@ -63,7 +63,7 @@ class Nursery:
             return pid
 
     def look(self, seconds: float) -> None:
-        """Hears of processes that have ended; waits so long for the first."""
+        """Reads which processes have ended; waits up to `timeout` for the first."""
         with self._turn:
             while select.select([self._socket], [], [], seconds)[0]:
                 self._hear()
@@ -77,12 +77,12 @@ class Nursery:
 
 
 @functools.cache
-def nursery(modules: tuple[str, ...]) -> Nursery:
-    return Nursery(modules)
+def fork_server(modules: tuple[str, ...]) -> ForkServer:
+    return ForkServer(modules)
 
 
 class Process:
-    """What `subprocess.Popen` is, as far as tests need it."""
+    """The part of `subprocess.Popen` that tests use."""
 
     def __init__(
         self,
@@ -94,11 +94,11 @@ class Process:
         cwd: Path | None = None,
         modules: tuple[str, ...] = CONNECTOR,
     ) -> None:
-        """`arguments` are what Python is given: `-m tailrace …`, or a script and its own. Files are appended to."""
-        self._nursery = nursery(modules)
+        """`arguments` are those of Python: `-m tailrace …`, or a script with its arguments. Output is appended."""
+        self._fork_server = fork_server(modules)
         self.returncode: int | None = None
-        output.touch()  # whoever reads it need not wait for the process
-        self.pid = self._nursery.fork(
+        output.touch()  # so that it can be read before the process has started
+        self.pid = self._fork_server.fork(
             {
                 "arguments": list(arguments),
                 "env": dict(os.environ if env is None else env),
@@ -109,8 +109,8 @@ class Process:
 
     def poll(self) -> int | None:
         if self.returncode is None:
-            self._nursery.look(0)
-            self.returncode = self._nursery.ended.pop(self.pid, None)
+            self._fork_server.look(0)
+            self.returncode = self._fork_server.ended.pop(self.pid, None)
         return self.returncode
 
     def wait(self, timeout: float | None = None) -> int:
@@ -118,7 +118,7 @@ class Process:
         while (code := self.poll()) is None:
             if deadline is not None and time.monotonic() > deadline:
                 raise subprocess.TimeoutExpired("tailrace", timeout or 0)
-            self._nursery.look(0.2)
+            self._fork_server.look(0.2)
         return code
 
     def send_signal(self, number: int) -> None:
@@ -137,7 +137,7 @@ def run(
     timeout: float = 120,
     modules: tuple[str, ...] = CONNECTOR,
 ) -> subprocess.CompletedProcess[str]:
-    """`tailrace`, or another program, to its end."""
+    """Runs `tailrace`, or another program, until it ends."""
     with tempfile.TemporaryDirectory() as folder:
         out, err = Path(folder, "out"), Path(folder, "err")
         process = Process([*program, *arguments], output=out, errors=err, env=env, cwd=cwd, modules=modules)
@@ -149,13 +149,13 @@ def run(
 
 
 def killed(*arguments: object, at: str) -> None:
-    """`tailrace`, which must end by itself, and suddenly, at that kill point."""
+    """Runs `tailrace`, which must be killed at that failpoint."""
     ran = run(*map(str, arguments), env={**os.environ, "TAILRACE_KILL": at})
     assert ran.returncode == -signal.SIGKILL, (at, ran.stdout, ran.stderr)
 
 
 def _serve(channel: socket.socket) -> dict[str, Any] | None:
-    """Forks on request and tells of ends; returns the request in a process that was forked, None at the end."""
+    """Forks on request and reports ends; returns the request in a forked process, None at the end."""
     woken, wake = os.pipe()
     os.set_blocking(wake, False)
     signal.set_wakeup_fd(wake, warn_on_full_buffer=False)
@@ -193,7 +193,7 @@ def _tell_ends(channel: socket.socket) -> None:
 
 
 def _become(request: dict[str, Any]) -> None:
-    """What a new interpreter would be."""
+    """Sets up the forked process like a new interpreter."""
     for number, name in enumerate(request["files"]):
         opened = os.open(name, os.O_RDONLY if number == 0 else os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
         os.dup2(opened, number)
@@ -202,7 +202,7 @@ def _become(request: dict[str, Any]) -> None:
     os.environ.update(request["env"])
     os.chdir(request["cwd"])
     time.tzset()
-    # It looks at the environment when it is imported.
+    # It reads the environment when it is imported.
     importlib.reload(importlib.import_module("tailrace.failpoints"))
     program, *arguments = request["arguments"]
     if program == "-m":
@@ -217,7 +217,7 @@ def _become(request: dict[str, Any]) -> None:
 
 
 def _code(run: Callable[[], None]) -> int:
-    """Runs a program: the code that an interpreter would end with."""
+    """Runs a program; returns the exit code that an interpreter would have."""
     try:
         run()
     except SystemExit as ended:
@@ -232,7 +232,7 @@ def _code(run: Callable[[], None]) -> int:
 
 
 def _end(code: int) -> None:
-    """As an interpreter ends, but for taking down all that it inherited, object by object: that would copy it first."""
+    """Ends like an interpreter, without destroying the inherited objects, which would copy their memory first."""
     threading._shutdown()  # type: ignore[attr-defined]
     atexit._run_exitfuncs()
     sys.stdout.flush()
@@ -243,7 +243,7 @@ def _end(code: int) -> None:
 if __name__ == "__main__":
     for module in sys.argv[2:]:
         importlib.import_module(module)
-    # What is here now stays: those that are forked need neither look at it for garbage nor copy it for that.
+    # Exempt from garbage collection, which would copy the memory in each forked process.
     gc.collect()
     gc.freeze()
     asked_for = _serve(socket.socket(fileno=int(sys.argv[1])))

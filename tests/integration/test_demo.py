@@ -36,7 +36,7 @@ TIMEOUT = 90.0
 
 @dataclass
 class Run:
-    """A demo on servers of its own, its output in files, everything it writes below `folder`."""
+    """A demo with its own servers, its output in files, everything it writes in `folder`."""
 
     folder: Path
     process: subprocess.Popen[bytes] = field(init=False)
@@ -98,12 +98,12 @@ def gone(pid: int) -> bool:
 def test_exactly_once_though_killed_twice(run: Run) -> None:
     run.start("--json", "--seconds", "4", "--seed", "11", "--postgres", "18")
     assert run.ended() == 0, run.err
-    told: dict[str, Any] = json.loads(run.out)
-    assert run.out == json.dumps(told) + "\n"
-    assert told["ok"] is True
-    assert (told["kills"], told["seed"]) == (4, 11)
-    assert set(told["pipelines"]) == {"orders", "users"}
-    for name, pipeline in told["pipelines"].items():
+    reported: dict[str, Any] = json.loads(run.out)
+    assert run.out == json.dumps(reported) + "\n"
+    assert reported["ok"] is True
+    assert (reported["kills"], reported["seed"]) == (4, 11)
+    assert set(reported["pipelines"]) == {"orders", "users"}
+    for name, pipeline in reported["pipelines"].items():
         assert pipeline["kills"] == 2
         assert min(pipeline["committed"], pipeline["rolled_back"], pipeline["dead_lettered"]) > 0
         assert pipeline["committed"] == pipeline["published"] + pipeline["dead_lettered"]
@@ -113,9 +113,9 @@ def test_exactly_once_though_killed_twice(run: Run) -> None:
         assert 0 < latency["p50_ms"] <= latency["p99_ms"] <= latency["longest_ms"]
         assert run.err.count(f"{name} connector killed (SIGKILL)") == 2
         assert run.err.count(f"{name} connector restarted") == 2
-    assert told["committed"] == sum(pipeline["committed"] for pipeline in told["pipelines"].values())
-    summary = told["projections"]["order_summary"]
-    assert summary["events"] == summary["applied"] == told["pipelines"]["orders"]["published"]
+    assert reported["committed"] == sum(pipeline["committed"] for pipeline in reported["pipelines"].values())
+    summary = reported["projections"]["order_summary"]
+    assert summary["events"] == summary["applied"] == reported["pipelines"]["orders"]["published"]
     assert (summary["ok"], summary["wrong"], summary["kills"]) == (True, {}, 1)
     assert run.err.count("order_summary projection killed (SIGKILL)") == 1
     assert run.err.count("order_summary projection restarted") == 1
@@ -181,7 +181,7 @@ def test_keep_goes_on_until_ctrl_c(run: Run) -> None:
 def others(
     postgres: PostgresServer, kafka: KafkaBroker, mongo: MongoServer, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[None]:
-    """Servers of somebody else's, who finds them as they were."""
+    """Servers that are not the demo's: it must leave them unchanged."""
     monkeypatch.setenv(PostgresServer.VARIABLE, postgres.dsn())
     monkeypatch.setenv(KafkaBroker.VARIABLE, kafka.bootstrap)
     monkeypatch.setenv(MongoServer.VARIABLE, mongo.uri)
@@ -194,7 +194,7 @@ def others(
 def test_what_is_lost_or_applied_twice_is_noticed(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """A reader that loses the last event of a topic stands for a connector that does."""
+    """A reader that loses the last event of a topic simulates a connector that does."""
 
     def forgetful(bootstrap: str, topics: list[str]) -> list[Message]:
         return read_all(bootstrap, topics)[:-1]
@@ -212,12 +212,12 @@ def test_what_is_lost_or_applied_twice_is_noticed(
     with pytest.raises(SystemExit) as caught:
         cli.main(["demo", "--json", "--seconds", "2"])
     assert caught.value.code == 1
-    told = json.loads(capsys.readouterr().out)
-    assert told["ok"] is False
-    assert told["missing"] == 4
-    for pipeline in told["pipelines"].values():
+    reported = json.loads(capsys.readouterr().out)
+    assert reported["ok"] is False
+    assert reported["missing"] == 4
+    for pipeline in reported["pipelines"].values():
         assert pipeline["missing"] == len(pipeline["wrong"]["missing"]) == 2
-    summary = told["projections"]["order_summary"]
+    summary = reported["projections"]["order_summary"]
     assert summary["twice"] == len(summary["wrong"]["twice"]) == 1
     assert summary["phantom"] == len(summary["wrong"]["phantom"]) == 1, "applied, but lost to the reader of the topic"
     assert summary["missing"] == summary["out_of_order"] == 0
@@ -232,9 +232,9 @@ def test_without_faust_there_is_no_projection(
     with pytest.raises(SystemExit) as caught:
         cli.main(["demo", "--json", "--seconds", "2"])
     assert caught.value.code == 0
-    told = capsys.readouterr()
-    assert json.loads(told.out)["projections"] == {}
-    assert told.err.count(".[faust]") == 1
+    reported = capsys.readouterr()
+    assert json.loads(reported.out)["projections"] == {}
+    assert reported.err.count(".[faust]") == 1
 
 
 def traces(postgres: PostgresServer, kafka: KafkaBroker, mongo: MongoServer) -> set[str]:

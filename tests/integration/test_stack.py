@@ -50,7 +50,7 @@ from tailrace.testkit.stack import ServerChoice, Stack
 with Stack(choice=ServerChoice.LOCAL, mongo=True) as stack:
     servers = stack.servers
     with stack.postgres.connect() as connection:
-        told = {
+        reported = {
             "uid": os.geteuid(),
             "database": connection.execute("SELECT current_user").fetchone()[0],
             "cluster": stack.kafka.cluster_id,
@@ -58,7 +58,7 @@ with Stack(choice=ServerChoice.LOCAL, mongo=True) as stack:
             "reapers": [server.process.reaper_pid for server in servers],
             "run_dirs": [str(server.process.run_dir) for server in servers],
         }
-    print(json.dumps(told), flush=True)
+    print(json.dumps(reported), flush=True)
     sys.stdin.read()
 """
 
@@ -71,9 +71,9 @@ def gone(pid: int) -> bool:
         return True
 
 
-def nothing_left(told: dict[str, Any]) -> bool:
-    return all(map(gone, told["pids"] + told["reapers"])) and not any(
-        Path(run_dir).exists() for run_dir in told["run_dirs"]
+def nothing_left(reported: dict[str, Any]) -> bool:
+    return all(map(gone, reported["pids"] + reported["reapers"])) and not any(
+        Path(run_dir).exists() for run_dir in reported["run_dirs"]
     )
 
 
@@ -330,10 +330,10 @@ def test_two_stacks_at_once_are_strangers_to_each_other() -> None:
 def test_nothing_is_left_when_the_owner_is_killed() -> None:
     with subprocess.Popen([sys.executable, "-c", OWNER], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as owner:
         assert owner.stdout is not None
-        told = json.loads(owner.stdout.readline())
-        assert not nothing_left(told)
+        reported = json.loads(owner.stdout.readline())
+        assert not nothing_left(reported)
         owner.send_signal(signal.SIGKILL)
-        wait_until(lambda: nothing_left(told), what="the end of all servers")
+        wait_until(lambda: nothing_left(reported), what="the end of all servers")
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="the whole run is a plain user's already")
@@ -362,9 +362,9 @@ def test_a_plain_user_can_do_it_too(own_kafka: KafkaBroker) -> None:
         python = interpreter_for(as_user)
         run = subprocess.run([python, "-c", OWNER], **as_user, input=b"", capture_output=True, check=False, timeout=120)
         assert run.returncode == 0, run.stderr.decode()
-        told = json.loads(run.stdout)
-        assert (told["uid"], told["database"]) == (user.uid, "postgres")
-        assert nothing_left(told)
+        reported = json.loads(run.stdout)
+        assert (reported["uid"], reported["database"]) == (user.uid, "postgres")
+        assert nothing_left(reported)
     finally:
         shutil.rmtree(home)
 
@@ -394,20 +394,20 @@ def tailrace(*arguments: str, home: Path) -> subprocess.CompletedProcess[str]:
 
 
 def test_the_stack_command_brings_it_up_once_and_down_again(tmp_path: Path) -> None:
-    def told(*arguments: str) -> dict[str, Any]:
+    def reported(*arguments: str) -> dict[str, Any]:
         run = tailrace("stack", *arguments, "--json", home=tmp_path)
         assert run.stdout, run.stderr
         answer: dict[str, Any] = json.loads(run.stdout)
         return answer
 
     try:
-        assert told("status") == {"up": False, "servers": []}
-        first = told("up")
+        assert reported("status") == {"up": False, "servers": []}
+        first = reported("up")
         assert first["started"]
-        again = told("up")
+        again = reported("up")
         assert not again["started"]
         assert again["servers"] == first["servers"]
-        assert told("status")["up"]
+        assert reported("status")["up"]
         addresses = {server["server"]: server["address"] for server in first["servers"]}
         assert scalar(addresses["Postgres"], "SELECT 1") == 1
         exports = tailrace("stack", "up", "--export", home=tmp_path).stdout
@@ -425,10 +425,10 @@ def test_the_stack_command_brings_it_up_once_and_down_again(tmp_path: Path) -> N
         wait_until(lambda: gone(state[0]["reaper"]))
         half = tailrace("stack", "status", home=tmp_path)
         assert half.returncode == 1
-        assert told("up")["started"]
+        assert reported("up")["started"]
         wait_until(lambda: gone(state[1]["reaper"]))
         state = json.loads((tmp_path / "tailrace" / "stack.json").read_text())
     finally:
-        assert told("down")["stopped"] == ["Postgres", "Kafka"]
+        assert reported("down")["stopped"] == ["Postgres", "Kafka"]
     assert all(gone(entry["reaper"]) and not Path(entry["run_dir"]).exists() for entry in state)
-    assert told("down")["stopped"] == []
+    assert reported("down")["stopped"] == []

@@ -64,7 +64,7 @@ def test_nothing_is_ok() -> None:
 
 
 @pytest.mark.parametrize(
-    ("ledger", "published", "letters", "kind"),
+    ("written", "published", "letters", "kind"),
     [
         ([entry("a")], [], [], "missing"),
         ([entry("a")], [seen("a"), seen("a", offset=1)], [], "duplicated"),
@@ -79,9 +79,9 @@ def test_nothing_is_ok() -> None:
     ],
 )
 def test_each_way_to_be_wrong_has_its_list(
-    ledger: list[WrittenEvent], published: list[ConsumedRecord], letters: list[ConsumedRecord], kind: str
+    written: list[WrittenEvent], published: list[ConsumedRecord], letters: list[ConsumedRecord], kind: str
 ) -> None:
-    verdict = check_delivery(ledger, published, letters)
+    verdict = check_delivery(written, published, letters)
     assert wrong(verdict) == {kind}
     assert not verdict.ok
     assert kind in str(verdict)
@@ -92,8 +92,8 @@ def test_an_event_in_both_places_is_duplicated() -> None:
 
 
 def test_keys_have_no_order_among_each_other() -> None:
-    ledger = [entry("a", "one", 1), entry("b", "two", 1), entry("c", "one", 2)]
-    assert check_delivery(ledger, [seen("b", "two", 0), seen("a", "one", 1), seen("c", "one", 2)]).ok
+    written = [entry("a", "one", 1), entry("b", "two", 1), entry("c", "one", 2)]
+    assert check_delivery(written, [seen("b", "two", 0), seen("a", "one", 1), seen("c", "one", 2)]).ok
 
 
 def test_order_is_that_of_offsets_not_of_reading() -> None:
@@ -113,8 +113,8 @@ def test_order_is_that_of_offsets_not_of_reading() -> None:
 def test_an_unknown_outcome_is_settled_by_the_table(
     in_table: set[str] | None, published: bool, kinds: set[str]
 ) -> None:
-    ledger = [entry("a", outcome=WriteOutcome.UNKNOWN)]
-    assert wrong(check_delivery(ledger, [seen("a")] if published else [], in_table=in_table)) == kinds
+    written = [entry("a", outcome=WriteOutcome.UNKNOWN)]
+    assert wrong(check_delivery(written, [seen("a")] if published else [], in_table=in_table)) == kinds
 
 
 @pytest.mark.parametrize(
@@ -144,41 +144,41 @@ def test_positions_turn_a_verdict_red() -> None:
 
 @st.composite
 def histories(draw: st.DrawFn) -> tuple[list[WrittenEvent], list[ConsumedRecord], list[ConsumedRecord]]:
-    """What a faultless connector makes of any ledger: a key has one partition, offsets grow with gaps."""
-    ledger: list[WrittenEvent] = []
+    """What a correct connector publishes: a key has one partition, offsets grow with gaps."""
+    written: list[WrittenEvent] = []
     counts: Counter[str] = Counter()
     for number in range(draw(st.integers(1, 25))):
         key = draw(st.sampled_from(["a", "b", "c"]))
         outcome = draw(st.sampled_from([WriteOutcome.COMMITTED, WriteOutcome.COMMITTED, WriteOutcome.ROLLED_BACK]))
         counts[key] += 1
-        ledger.append(WrittenEvent(f"e{number}", key, counts[key], draw(st.booleans()), outcome))
+        written.append(WrittenEvent(f"e{number}", key, counts[key], draw(st.booleans()), outcome))
     published: list[ConsumedRecord] = []
     letters: list[ConsumedRecord] = []
     offset = 0
-    for made in ledger:
+    for made in written:
         if made.outcome is WriteOutcome.COMMITTED:
             offset += draw(st.integers(1, 3))
             if made.valid:
                 published.append(ConsumedRecord(made.id, made.key, TOPIC, ord(made.key) % 2, offset))
             else:
                 letters.append(ConsumedRecord(made.id, made.key, LETTERS, 0, offset))
-    return ledger, published, letters
+    return written, published, letters
 
 
 @given(histories(), st.randoms(use_true_random=False))
 def test_every_correct_history_is_ok_in_any_order_of_reading(
     history: tuple[list[WrittenEvent], list[ConsumedRecord], list[ConsumedRecord]], chance: object
 ) -> None:
-    ledger, published, letters = history
+    written, published, letters = history
     chance.shuffle(published)  # type: ignore[attr-defined]
-    assert check_delivery(ledger, published, letters).ok
+    assert check_delivery(written, published, letters).ok
 
 
 @given(histories(), st.data())
 def test_every_change_of_a_correct_history_is_seen(
     history: tuple[list[WrittenEvent], list[ConsumedRecord], list[ConsumedRecord]], data: st.DataObject
 ) -> None:
-    ledger, published, letters = history
+    written, published, letters = history
     behind = max((sighting.offset for sighting in (*published, *letters)), default=0) + 1
     pairs = [
         (one, other)
@@ -195,7 +195,7 @@ def test_every_change_of_a_correct_history_is_seen(
         changes += ["swap"]
     change = data.draw(st.sampled_from(changes))
     if change == "insert":
-        rolled_back = [made.id for made in ledger if made.outcome is WriteOutcome.ROLLED_BACK]
+        rolled_back = [made.id for made in written if made.outcome is WriteOutcome.ROLLED_BACK]
         published.append(seen(data.draw(st.sampled_from(["unknown", *rolled_back])), "a", behind))
         expected = "phantom"
     elif change == "swap":
@@ -224,7 +224,7 @@ def test_every_change_of_a_correct_history_is_seen(
             published[at] = event._replace(partition=event.partition + 2)
             alone = [other for other in published if other.key == event.key] == [published[at]]
             expected = "" if alone else "out_of_order"
-    verdict = check_delivery(ledger, published, letters)
+    verdict = check_delivery(written, published, letters)
     if expected:
         assert expected in wrong(verdict)
         assert not verdict.ok

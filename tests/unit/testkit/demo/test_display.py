@@ -60,7 +60,7 @@ def test_plain_lines_are_few(clock: Clock) -> None:
         clock.now += 0.03
     assert len(made) == 3
     lines = out.getvalue().splitlines()
-    # The events are told once: they did not change.
+    # The events are shown once: they did not change.
     assert len(lines) == 3 * (len(STANDINGS) + len(PROJECTIONS)) + 2
     assert "orders  committed  1,200" in lines[0]
     assert "users   committed    900" in lines[1]

@@ -1,4 +1,4 @@
-"""Starting the servers: what is told meanwhile, and that the first failure is the one that is raised."""
+"""Starting the servers of the demo: the progress messages, and raising the first failure."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tailrace.testkit.stack import MongoServer, StackError, mongo_local
 
 
 @pytest.mark.parametrize(
-    ("told", "expected"),
+    ("reported", "expected"),
     [
         ([], ""),
         (["fetching Kafka"], "fetching Kafka"),
@@ -22,8 +22,8 @@ from tailrace.testkit.stack import MongoServer, StackError, mongo_local
         (["preparing Kafka", "starting Kafka", "starting Kafka"], "starting Kafka"),
     ],
 )
-def test_the_step_that_goes_on(told: list[str], expected: str) -> None:
-    assert current_step(told) == expected
+def test_the_current_step_is_shown(reported: list[str], expected: str) -> None:
+    assert current_step(reported) == expected
 
 
 def test_a_failure_does_not_wait_for_the_other_servers(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -31,7 +31,7 @@ def test_a_failure_does_not_wait_for_the_other_servers(monkeypatch: pytest.Monke
     never = threading.Event()
 
     def fail() -> None:
-        raise StackError("no Postgres", remedy="mend")
+        raise StackError("no Postgres", remedy="fix")
 
     monkeypatch.setattr(servers.postgres, "start", fail)
     for server in servers.all:

@@ -1,4 +1,4 @@
-"""Latency: what counts as steady, and percentiles that are values somebody really waited."""
+"""Latency: which events are outside restarts, and percentiles that are measured values."""
 
 from __future__ import annotations
 

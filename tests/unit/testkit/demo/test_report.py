@@ -11,7 +11,7 @@ from tailrace.testkit.demo.projection_check import Histories, compare
 from tailrace.testkit.demo.report import ERRORS, MISAPPLIED, DemoReport, ProjectionResult, Result, seconds
 from tailrace.testkit.oracle import ConsumedRecord, OracleVerdict, WriteOutcome, WrittenEvent, check_delivery
 
-LEDGER = [
+WRITTEN = [
     WrittenEvent("a1", "a", 1, True, WriteOutcome.COMMITTED),
     WrittenEvent("a2", "a", 2, True, WriteOutcome.COMMITTED),
     WrittenEvent("b1", "b", 1, False, WriteOutcome.COMMITTED),
@@ -29,7 +29,7 @@ def report_on(verdict: OracleVerdict, applied: Histories = APPLIED) -> DemoRepor
     """The verdict is on the users; the orders are in order. `applied` is what the projection of the orders holds."""
     latency = Latency(90, 10, 8.0, 21.04, 1400.0)
     downtimes = [Downtime(0, 1100), Downtime(5000, 5900)]
-    fine = check_delivery(LEDGER, seen("a1", "a2"), LETTERS)
+    fine = check_delivery(WRITTEN, seen("a1", "a2"), LETTERS)
     results = [
         Result("orders", "Postgres", fine, latency, downtimes),
         Result("users", "MongoDB", verdict, latency, downtimes),
@@ -39,25 +39,30 @@ def report_on(verdict: OracleVerdict, applied: Histories = APPLIED) -> DemoRepor
 
 
 def test_all_well() -> None:
-    report = report_on(check_delivery(LEDGER, seen("a1", "a2"), LETTERS))
+    report = report_on(check_delivery(WRITTEN, seen("a1", "a2"), LETTERS))
     assert report.exit_code == 0
     assert report.meaning().startswith("Exactly once and in order, with each connector killed twice")
-    told = json.loads(json.dumps(report.as_json()))
-    assert told["ok"] is True
-    assert (told["committed"], told["rolled_back"], told["published"], told["dead_lettered"]) == (6, 2, 4, 2)
-    assert (told["kills"], told["seed"], set(told["pipelines"])) == (4, 7, {"orders", "users"})
-    users = told["pipelines"]["users"]
+    reported = json.loads(json.dumps(report.as_json()))
+    assert reported["ok"] is True
+    assert (reported["committed"], reported["rolled_back"], reported["published"], reported["dead_lettered"]) == (
+        6,
+        2,
+        4,
+        2,
+    )
+    assert (reported["kills"], reported["seed"], set(reported["pipelines"])) == (4, 7, {"orders", "users"})
+    users = reported["pipelines"]["users"]
     assert (users["committed"], users["rolled_back"], users["published"], users["dead_lettered"]) == (3, 1, 2, 1)
     assert (users["database"], users["ok"], users["kills"]) == ("MongoDB", True, 2)
     assert (users["restart_ms"], users["wrong"]) == ([1100, 900], {})
     assert users["latency"]["p99_ms"] == 21.0
     summary = {"ok": True, "events": 2, "applied": 2, "missing": 0, "twice": 0, "phantom": 0, "out_of_order": 0}
-    assert told["projections"] == {"order_summary": {**summary, "wrong": {}, "kills": 1, "restart_ms": [2600]}}
+    assert reported["projections"] == {"order_summary": {**summary, "wrong": {}, "kills": 1, "restart_ms": [2600]}}
     assert report.meaning().endswith("The projection order_summary, killed once, applied each event exactly once.")
 
 
 def test_a_column_for_each_pipeline_and_one_for_all() -> None:
-    report = report_on(check_delivery(LEDGER, seen("a1"), LETTERS))
+    report = report_on(check_delivery(WRITTEN, seen("a1"), LETTERS))
     rows = {row.label: row for _, part in report.sections() for row in part}
     assert report.columns == ["Postgres", "MongoDB", "total"]
     assert rows["on Kafka"].values == ["2", "1", "3"]
@@ -74,7 +79,7 @@ def test_a_column_for_each_pipeline_and_one_for_all() -> None:
 
 
 def test_without_a_projection_nothing_is_said_of_one() -> None:
-    whole = report_on(check_delivery(LEDGER, seen("a1", "a2"), LETTERS))
+    whole = report_on(check_delivery(WRITTEN, seen("a1", "a2"), LETTERS))
     report = DemoReport(whole.results, [], 7, 15.0)
     assert report.exit_code == 0
     assert report.as_json()["projections"] == {}
@@ -95,7 +100,7 @@ def test_without_a_projection_nothing_is_said_of_one() -> None:
 def test_each_wrong_is_told_and_ends_with_1(
     wrong: str, published: list[ConsumedRecord], letters: list[ConsumedRecord]
 ) -> None:
-    report = report_on(check_delivery(LEDGER, published, letters))
+    report = report_on(check_delivery(WRITTEN, published, letters))
     assert report.exit_code == 1
     assert f"1 {ERRORS[wrong][0]} of the users" in report.meaning()
     assert "of the orders" not in report.meaning()
@@ -103,8 +108,8 @@ def test_each_wrong_is_told_and_ends_with_1(
     assert report.as_json()["ok"] is False
     assert len(report.as_json()["pipelines"]["users"]["wrong"][wrong]) == 1
     assert report.as_json()["pipelines"]["orders"]["ok"] is True
-    judged = {row.label: row.good for _, rows in report.sections() for row in rows if row.good is not None}
-    assert judged == {label: name != wrong for name, (label, _) in ERRORS.items()} | {"order_summary": True}
+    marks = {row.label: row.good for _, rows in report.sections() for row in rows if row.good is not None}
+    assert marks == {label: name != wrong for name, (label, _) in ERRORS.items()} | {"order_summary": True}
 
 
 @pytest.mark.parametrize(
@@ -117,13 +122,13 @@ def test_each_wrong_is_told_and_ends_with_1(
     ],
 )
 def test_each_wrong_of_the_projection_ends_with_1(wrong: str, applied: Histories) -> None:
-    report = report_on(check_delivery(LEDGER, seen("a1", "a2"), LETTERS), applied)
+    report = report_on(check_delivery(WRITTEN, seen("a1", "a2"), LETTERS), applied)
     assert report.exit_code == 1
     assert f"1 {MISAPPLIED[wrong]} in the projection order_summary (such as " in report.meaning()
-    told = report.as_json()
-    assert told["ok"] is told["projections"]["order_summary"]["ok"] is False
-    assert all(pipeline["ok"] for pipeline in told["pipelines"].values())
-    assert len(told["projections"]["order_summary"]["wrong"][wrong]) == 1
+    reported = report.as_json()
+    assert reported["ok"] is reported["projections"]["order_summary"]["ok"] is False
+    assert all(pipeline["ok"] for pipeline in reported["pipelines"].values())
+    assert len(reported["projections"]["order_summary"]["wrong"][wrong]) == 1
     (row,) = (row for _, rows in report.sections() for row in rows if row.label == "order_summary")
     assert row.good is False
     assert f"{MISAPPLIED[wrong]} 1" in row.remark

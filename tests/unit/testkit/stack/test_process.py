@@ -1,4 +1,4 @@
-"""A process under its reaper: whatever ends, and however, nothing of it stays."""
+"""A process under its reaper: nothing is left, whichever of them ends."""
 
 from __future__ import annotations
 

@@ -19,7 +19,7 @@ class Echo:
     """Sends back what it gets; remembers what it got."""
 
     def __init__(self) -> None:
-        self.heard = bytearray()
+        self.received = bytearray()
         self._listener = socket.create_server((HOST, 0))
         self.port = self._listener.getsockname()[1]
         self._sockets: list[socket.socket] = []
@@ -41,7 +41,7 @@ class Echo:
         with client:
             try:
                 while data := client.recv(65536):
-                    self.heard += data
+                    self.received += data
                     client.sendall(data)
             except OSError:
                 pass
@@ -148,7 +148,7 @@ def test_a_blackhole_is_silence_and_loses_nothing(proxy: TcpProxy, client: socke
     proxy.blackhole()
     client.sendall(b"anyone?")
     assert silent(client)
-    assert bytes(echo.heard) == b"hello"
+    assert bytes(echo.received) == b"hello"
     proxy.restore()
     assert receive(client, 7) == b"anyone?"
 
@@ -158,7 +158,7 @@ def test_a_blackhole_of_one_direction_lets_the_other_through(
 ) -> None:
     proxy.blackhole(Direction.TO_CLIENT)
     client.sendall(b"lost answer")
-    wait_until(lambda: bytes(echo.heard) == b"hellolost answer", what="the bytes at the server")
+    wait_until(lambda: bytes(echo.received) == b"hellolost answer", what="the bytes at the server")
     assert silent(client)
     proxy.restore()
     assert receive(client, 11) == b"lost answer"
@@ -179,7 +179,7 @@ def test_hold_takes_the_bytes_and_release_delivers_them_in_order(
     for word in (b"one ", b"two ", b"three"):
         client.sendall(word)
     assert silent(client)
-    assert bytes(echo.heard) == b"hello"
+    assert bytes(echo.received) == b"hello"
     proxy.release()
     assert receive(client, 13) == b"one two three"
 
@@ -203,7 +203,7 @@ def test_cut_after_delivers_exactly_so_many_bytes(
         pass  # the cut may come while we are still sending
     wait_until(lambda: proxy.cuts == 1, what="the cut")
     wait_until(lambda: not echo._threads[1].is_alive(), what="the end at the server")
-    assert len(echo.heard) == len(b"hello") + size
+    assert len(echo.received) == len(b"hello") + size
     with connect(proxy) as again:
         assert ask(again, b"once only") == b"once only"
 
