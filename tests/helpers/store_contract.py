@@ -31,10 +31,10 @@ from tailrace.projections.core.store import EntityState, EventOutcome, Partition
 
 
 class TransactionContract(CompiledSchema):
-    """What happens in a transaction happens as a whole."""
+    """A transaction is atomic."""
 
     async def everything(self, stores: Stores, transaction: StoreTransaction[Any]) -> None:
-        """Each method that writes, once."""
+        """Calls each method that writes once."""
         await transaction.advance(42)
         await transaction.mark([marker("new"), marker("other")])
         await transaction.set_outcomes({"other": EventOutcome.SKIPPED, "dead": EventOutcome.STALE})
@@ -95,7 +95,7 @@ class TransactionContract(CompiledSchema):
             }
 
     @in_loop
-    async def test_an_error_takes_everything_back(self, stores: Stores) -> None:
+    async def test_an_error_rolls_everything_back(self, stores: Stores) -> None:
         async with opened(stores) as store:
             await self.before(stores, store)
             with pytest.raises(Boom):  # noqa: PT012
@@ -106,7 +106,7 @@ class TransactionContract(CompiledSchema):
             assert await self.state(stores, store) == self.OLD
 
     @in_loop
-    async def test_a_cancelled_task_takes_everything_back(self, stores: Stores) -> None:
+    async def test_a_cancelled_task_rolls_everything_back(self, stores: Stores) -> None:
         done = asyncio.Event()
 
         async def work() -> None:
@@ -126,7 +126,7 @@ class TransactionContract(CompiledSchema):
             assert await self.state(stores, store) == self.OLD
 
     @in_loop
-    async def test_closing_takes_back_what_is_open(self, stores: Stores) -> None:
+    async def test_closing_rolls_back_open_transactions(self, stores: Stores) -> None:
         async with opened(stores) as store:
             await self.before(stores, store)
             committed = False
@@ -158,7 +158,7 @@ class TransactionContract(CompiledSchema):
             assert task.exception() is not None
 
     @in_loop
-    async def test_what_is_put_off_is_carried_out_at_the_end(self, stores: Stores) -> None:
+    async def test_deferred_writes_are_executed_at_the_end(self, stores: Stores) -> None:
         async with opened(stores) as store:
             async with store.transaction(P0) as transaction:
                 await transaction.position()
@@ -169,7 +169,7 @@ class TransactionContract(CompiledSchema):
 
     @pytest.mark.parametrize("commits", [True, False])
     @in_loop
-    async def test_effects_are_of_no_use_after_the_end(self, stores: Stores, commits: bool) -> None:
+    async def test_effects_are_refused_after_the_end(self, stores: Stores, commits: bool) -> None:
         async with opened(stores) as store:
             with suppress(Boom):
                 async with store.transaction(P0) as transaction:
@@ -183,7 +183,7 @@ class TransactionContract(CompiledSchema):
             assert await stores.written() == {}
 
     @in_loop
-    async def test_nothing_given_is_nothing_done(self, stores: Stores) -> None:
+    async def test_empty_arguments_do_nothing(self, stores: Stores) -> None:
         async with opened(stores) as store:
             async with store.transaction(P0) as transaction:
                 assert await transaction.position() is None
@@ -199,7 +199,7 @@ class TransactionContract(CompiledSchema):
             assert await store.positions() == {}
 
     @in_loop
-    async def test_a_broken_connection_is_away_and_the_next_one_works(self, stores: Stores) -> None:
+    async def test_a_broken_connection_is_transient_and_the_next_one_works(self, stores: Stores) -> None:
         async with opened(stores) as store:
             await self.before(stores, store)
             caught: Exception | None = None
@@ -218,17 +218,17 @@ class TransactionContract(CompiledSchema):
             assert await again(store, store.positions) == {P0: 41}
 
     @in_loop
-    async def test_a_fault_of_the_handler_is_not_away(self, stores: Stores) -> None:
+    async def test_an_error_of_a_handler_is_not_transient(self, stores: Stores) -> None:
         async with opened(stores) as store:
             for error in (Boom(), ValueError("no"), KeyError("no"), asyncio.CancelledError(), TimeoutError()):
                 assert not store.is_transient(error)
 
 
 class PositionContract(CompiledSchema):
-    """Each partition has one place, and one writer at a time."""
+    """Each partition has one offset, and one writer at a time."""
 
     @in_loop
-    async def test_each_partition_has_its_own(self, stores: Stores) -> None:
+    async def test_each_partition_has_its_own_offset(self, stores: Stores) -> None:
         async with opened(stores) as store:
             assert await store.positions() == {}
             for place, offset in ((P0, 5), (P1, 0), (Partition("returns", 0), 2**40)):
@@ -243,7 +243,7 @@ class PositionContract(CompiledSchema):
             assert await store.positions() == {P0: 5, P1: 1, Partition("returns", 0): 2**40}
 
     @in_loop
-    async def test_looking_is_not_having_a_position(self, stores: Stores) -> None:
+    async def test_reading_a_position_does_not_store_one(self, stores: Stores) -> None:
         async with opened(stores) as store:
             for _ in range(2):
                 async with store.transaction(P0) as transaction:
@@ -252,7 +252,9 @@ class PositionContract(CompiledSchema):
 
     @pytest.mark.parametrize("start", [None, 10])
     @in_loop
-    async def test_the_second_worker_waits_and_sees_what_the_first_did(self, stores: Stores, start: int | None) -> None:
+    async def test_the_second_worker_waits_and_sees_the_changes_of_the_first(
+        self, stores: Stores, start: int | None
+    ) -> None:
         async def late() -> tuple[int | None, set[str], dict[str, EntityState]]:
             async def attempt() -> tuple[int | None, set[str], dict[str, EntityState]]:
                 async with second.transaction(P0) as transaction:
@@ -275,7 +277,7 @@ class PositionContract(CompiledSchema):
             assert await task == (11, {"b"}, {"o-1": EntityState(1, deleted=False)})
 
     @in_loop
-    async def test_the_second_worker_goes_on_when_the_first_fails(self, stores: Stores) -> None:
+    async def test_the_second_worker_continues_when_the_first_fails(self, stores: Stores) -> None:
         async def late() -> int | None:
             async with second.transaction(P0) as transaction:
                 return await transaction.position()
@@ -291,7 +293,7 @@ class PositionContract(CompiledSchema):
             assert await task is None
 
     @in_loop
-    async def test_one_that_waits_can_be_cancelled(self, stores: Stores) -> None:
+    async def test_a_waiting_worker_can_be_cancelled(self, stores: Stores) -> None:
         async def late() -> None:
             async with second.transaction(P0) as transaction:
                 await transaction.position()
@@ -330,7 +332,7 @@ class PositionContract(CompiledSchema):
             assert await stores.written() == {str(number): "done" for number in range(8)}
 
     @in_loop
-    async def test_how_far_it_ever_was_is_not_forgotten(self, stores: Stores) -> None:
+    async def test_the_furthest_offset_is_kept(self, stores: Stores) -> None:
         async with opened(stores) as store:
             assert await store.furthest() == {}
             for offset in (5, 9, 7):
@@ -344,7 +346,7 @@ class PositionContract(CompiledSchema):
             assert await store.positions() == {}
 
     @in_loop
-    async def test_reset_sets_and_forgets_and_leaves_markers(self, stores: Stores) -> None:
+    async def test_reset_sets_and_removes_offsets_and_keeps_markers(self, stores: Stores) -> None:
         async with opened(stores) as store:
             await mark(store, marker("a"))
             await store.reset({P0: 7, P1: 8})
@@ -356,7 +358,7 @@ class PositionContract(CompiledSchema):
             assert await mark(store, marker("a")) == set()
 
     @in_loop
-    async def test_two_projections_know_nothing_of_each_other(self, stores: Stores) -> None:
+    async def test_two_projections_are_independent(self, stores: Stores) -> None:
         async with opened(stores, "orders") as one, opened(stores, "orders-2") as two:
             async with one.transaction(P0) as transaction:
                 await transaction.position()

@@ -1,4 +1,4 @@
-"""What every store must do with markers, entities and events that wait. See `store_contract`."""
+"""The store contract for markers, entities and waiting events. See `store_contract`."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from tailrace.projections.core.store import EntityState, EventOutcome, Partition
 
 
 class RecordsContract(CompiledSchema):
-    """Markers, entities, and events that wait."""
+    """Markers, entities and waiting events."""
 
     @in_loop
     async def test_an_event_is_new_once(self, stores: Stores) -> None:
@@ -43,7 +43,7 @@ class RecordsContract(CompiledSchema):
             assert await mark(store, *(marker(each) for each in "abcde")) == set()
 
     @in_loop
-    async def test_names_are_taken_as_they_are(self, stores: Stores) -> None:
+    async def test_names_are_stored_unchanged(self, stores: Stores) -> None:
         names = ["", " ", 'quo"te', "back\\slash", "{a,b}", "NULL", "null", "ä€😀", "o'x", "a.b$c", "%s", "x" * 500]
         async with opened(stores) as store:
             assert await mark(store, *(marker(name, entity=name) for name in names)) == set(names)
@@ -59,14 +59,14 @@ class RecordsContract(CompiledSchema):
                 assert await transaction.waiting(names) == []
 
     @in_loop
-    async def test_a_large_block(self, stores: Stores) -> None:
+    async def test_a_large_batch(self, stores: Stores) -> None:
         markers = [marker(f"e-{number}", entity=f"o-{number}") for number in range(2000)]
         async with opened(stores) as store:
             assert len(await mark(store, *markers)) == 2000
             assert await mark(store, *markers, marker("one more")) == {"one more"}
 
     @in_loop
-    async def test_an_event_at_two_places_at_once_is_new_at_one(self, stores: Stores) -> None:
+    async def test_an_event_in_two_partitions_at_once_is_new_in_one(self, stores: Stores) -> None:
         together = asyncio.Barrier(2)
         met: set[Partition] = set()
 
@@ -85,7 +85,7 @@ class RecordsContract(CompiledSchema):
             assert sorted(sorted(each) for each in fresh) == [[], ["a", "b"]]
 
     @in_loop
-    async def test_a_dead_event_may_come_again(self, stores: Stores) -> None:
+    async def test_a_dead_event_is_new_again(self, stores: Stores) -> None:
         async with opened(stores) as store:
             for outcome in EventOutcome:
                 await mark(store, marker(outcome))
@@ -95,7 +95,7 @@ class RecordsContract(CompiledSchema):
             assert await mark(store, *everyone) == set()
 
     @in_loop
-    async def test_settling_within_the_transaction_and_later(self, stores: Stores) -> None:
+    async def test_outcomes_are_changed_within_the_transaction_and_later(self, stores: Stores) -> None:
         async with opened(stores) as store:
             async with store.transaction(P0) as transaction:
                 await transaction.position()
@@ -129,7 +129,7 @@ class RecordsContract(CompiledSchema):
     @pytest.mark.parametrize("known", [None, 1])
     @pytest.mark.parametrize("first", ["applies", "waits"])
     @in_loop
-    async def test_what_begins_to_wait_while_its_predecessor_is_applied_elsewhere(
+    async def test_an_event_that_starts_to_wait_while_its_predecessor_is_applied(
         self, stores: Stores, first: str, known: int | None
     ) -> None:
         """Neither transaction sees the other; without a conflict the waiting event would never be released."""
@@ -173,7 +173,7 @@ class RecordsContract(CompiledSchema):
                 assert await transaction.entities(["o-1"]) == {"o-1": EntityState(due + 1, deleted=False)}
 
     @in_loop
-    async def test_what_waits_comes_back_whole_and_in_order(self, stores: Stores) -> None:
+    async def test_waiting_events_are_returned_complete_and_in_order(self, stores: Stores) -> None:
         events = [
             waiting("c", 10, offset=3),
             waiting("b", 9, place=P1, offset=2**40),
@@ -192,7 +192,7 @@ class RecordsContract(CompiledSchema):
             assert all(same(each, by_id[each.event_id]) for each in found)
 
     @in_loop
-    async def test_one_that_waits_already_stays_as_it_is(self, stores: Stores) -> None:
+    async def test_an_event_that_waits_already_is_unchanged(self, stores: Stores) -> None:
         async with opened(stores) as store:
             for since_ms in (50, 60):
                 async with store.transaction(P0) as transaction:
@@ -204,7 +204,7 @@ class RecordsContract(CompiledSchema):
             assert {each.event_id: each.since_ms for each in found} == {"a": 50, "b50": 50, "b60": 50}
 
     @in_loop
-    async def test_expired_are_the_oldest_of_the_partition(self, stores: Stores) -> None:
+    async def test_expired_events_are_the_oldest_of_the_partition(self, stores: Stores) -> None:
         async with opened(stores) as store:
             async with store.transaction(P0) as transaction:
                 await transaction.position()
@@ -220,7 +220,7 @@ class RecordsContract(CompiledSchema):
                 assert [each.event_id for each in await transaction.expired(40, 9)] == ["elsewhere"]
 
     @in_loop
-    async def test_released_wait_no_more(self, stores: Stores) -> None:
+    async def test_released_events_do_not_wait(self, stores: Stores) -> None:
         async with opened(stores) as store:
             async with store.transaction(P0) as transaction:
                 await transaction.position()
@@ -235,10 +235,10 @@ class RecordsContract(CompiledSchema):
 
 
 class PruningContract(CompiledSchema):
-    """Old markers go, and the horizon says so before they do."""
+    """Old markers are deleted, and the horizon is raised before."""
 
     @in_loop
-    async def test_prunes_what_is_older_and_raises_the_horizon(self, stores: Stores) -> None:
+    async def test_prune_deletes_older_markers_and_raises_the_horizon(self, stores: Stores) -> None:
         async with opened(stores) as store:
             assert await store.horizon() == 0
             await mark(store, marker("a", 10), marker("b", 20), marker("c", 30))
@@ -249,7 +249,7 @@ class PruningContract(CompiledSchema):
             assert await store.horizon() == 30
 
     @in_loop
-    async def test_the_horizon_is_raised_though_nothing_is_old_and_never_lowered(self, stores: Stores) -> None:
+    async def test_the_horizon_is_raised_even_without_old_markers_and_never_lowered(self, stores: Stores) -> None:
         async with opened(stores) as store:
             assert await store.prune(500, 100) == 0
             assert await store.horizon() == 500
@@ -258,7 +258,7 @@ class PruningContract(CompiledSchema):
             assert await store.horizon() == 500
 
     @in_loop
-    async def test_at_most_so_many_and_the_oldest_first(self, stores: Stores) -> None:
+    async def test_prune_deletes_at_most_the_limit_oldest_first(self, stores: Stores) -> None:
         async with opened(stores) as store:
             await mark(store, *(marker(f"e-{time}", time) for time in (50, 10, 40, 20, 30)))
             assert await store.prune(100, 2) == 2
@@ -271,7 +271,7 @@ class PruningContract(CompiledSchema):
             assert await store.prune(100, 100) == 0
 
     @in_loop
-    async def test_dead_and_waiting_stay_until_they_are_settled(self, stores: Stores) -> None:
+    async def test_dead_and_waiting_markers_stay_until_their_outcome_changes(self, stores: Stores) -> None:
         async with opened(stores) as store:
             for outcome in EventOutcome:
                 await mark(store, marker(outcome, 10))

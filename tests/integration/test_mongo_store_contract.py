@@ -1,4 +1,4 @@
-"""The MongoDB store fulfils the contract of stores."""
+"""The MongoDB store passes the store contract."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class MongoStores:
         return await asyncio.to_thread(look)
 
     async def cut(self) -> None:
-        """A transaction outlives its connection, and ends with its session: both go, as in an election."""
+        """Ends connections and sessions, as an election does: a transaction outlives its connection."""
 
         def kill() -> None:
             with self._server.client() as client:
@@ -47,7 +47,7 @@ class MongoStores:
 
 @pytest.fixture(scope="module")
 def wired() -> Iterator[tuple[MongoServer, TcpProxy]]:
-    """A server of its own, since others' sessions must not be killed."""
+    """A separate server, since the tests kill all sessions."""
     with MongoServer(choice=ServerChoice.LOCAL) as server, TcpProxy((server.host, server.port)) as proxy:
         server.advertise(proxy.port)
         yield server, proxy

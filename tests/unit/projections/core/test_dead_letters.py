@@ -50,7 +50,7 @@ def read_back(record: Record, offset: int = 7, recorded_ms: int = 99_999) -> Dea
     return DeadLetter(DeadLetterId(0, offset), recorded_ms, record.key, record.value or b"", headers)
 
 
-def test_the_event_and_everything_about_it() -> None:
+def test_a_dead_letter_holds_the_event_and_its_failure() -> None:
     record = written(event())
     assert (record.topic, record.value, record.key) == ("order-summary.dead-letters", b'{"a":1}', b"k")
     explanation = "ValueError: no such order. Remedy: Mend the handler."
@@ -89,7 +89,7 @@ def test_the_event_and_everything_about_it() -> None:
     assert len(headers) == len(expected)
 
 
-def test_what_it_says() -> None:
+def test_the_fields_of_a_dead_letter() -> None:
     found = read_back(written(event()))
     assert (found.reason, found.explanation, found.remedy) == (
         "max_retries_exceeded", "ValueError: no such order.", "Mend the handler.",
@@ -99,14 +99,14 @@ def test_what_it_says() -> None:
     assert not found.is_row
 
 
-def test_a_record_of_others_is_named_by_its_place() -> None:
+def test_a_record_without_an_id_is_named_by_its_location() -> None:
     found = read_back(written(event(headers=[])))
     assert found.position == found.event_id == "orders[3]@42"
     assert (found.type, found.committed_ms, found.is_row) == (None, 1600, False)
     assert found.record() == Record("orders", b'{"a":1}', b"k", [], 1600)
 
 
-def test_a_cloud_event_of_others_has_its_own_name() -> None:
+def test_a_cloud_event_has_its_own_id() -> None:
     found = read_back(written(event(headers=[("ce_id", b"c-1"), ("ce_type", b"T")])))
     assert (found.event_id, found.type) == ("c-1", "T")
 
@@ -148,7 +148,7 @@ sizes = st.integers(0, 3) | st.integers(HEADER_BYTES - 40, HEADER_BYTES + 1) | s
 )
 @example(value=LIMIT_BYTES, key=HEADER_BYTES, headers=[(0, 0)] * 30_000, text=HEADER_BYTES)
 @settings(deadline=None, max_examples=60)
-def test_a_letter_of_any_size_fits_and_keeps_all_or_says_what_not(
+def test_a_dead_letter_of_any_size_fits_and_names_what_it_omits(
     value: int | None, key: int | None, headers: list[tuple[int, int]], text: int
 ) -> None:
     subject = event(
@@ -180,7 +180,7 @@ def test_a_letter_of_any_size_fits_and_keeps_all_or_says_what_not(
         (written(event(headers=[("tailrace.redriven", b"x" * 5000)])), "these headers: tailrace.redriven"),
     ],
 )
-def test_half_an_event_is_not_made(incomplete: Record, word: str) -> None:
+def test_an_incomplete_event_is_not_restored(incomplete: Record, word: str) -> None:
     with pytest.raises(Rejected, match=word) as caught:
         read_back(incomplete).record()
     assert caught.value.remedy
@@ -203,7 +203,7 @@ def test_a_tombstone_stays_one() -> None:
     assert read_back(written(event(b""))).record().value == b""
 
 
-def test_published_again_as_it_was_but_for_what_it_was() -> None:
+def test_a_redriven_record_is_unchanged_except_for_its_redrive_headers() -> None:
     before = [*OWN, ("tailrace.redriven", b"0-1")]
     found = read_back(written(event(headers=before)))
     again = publish_again(found)
@@ -215,14 +215,14 @@ def test_published_again_as_it_was_but_for_what_it_was() -> None:
 
 
 @pytest.mark.parametrize("stamp", [b"9" * 30, b"0", b"yesterday"])
-def test_whatever_time_an_event_claims_people_are_told_one(stamp: bytes) -> None:
+def test_any_event_time_is_shown(stamp: bytes) -> None:
     found = read_back(written(event(headers=[("timestamp", stamp)], time_ms=-1)))
     assert row(found, None, with_state=False)["when"]
     assert as_json(found, None)["when"].endswith("Z")
     assert found.record().headers == [("timestamp", stamp)]
 
 
-def test_copies_are_known_and_nothing_else_is_one() -> None:
+def test_only_copies_count_as_copies() -> None:
     first = read_back(written(event()))
     again = read_back(written(event(), replace(FAILURE, explanation="TimeoutError", attempts=1)), offset=8)
     assert first.fingerprint == again.fingerprint
@@ -239,7 +239,7 @@ def test_copies_are_known_and_nothing_else_is_one() -> None:
     assert first.fingerprint not in fingerprints
 
 
-def test_a_mark_counts_for_copies_and_for_no_other_letter() -> None:
+def test_a_resolution_counts_for_copies_and_no_other_dead_letter() -> None:
     first, again = read_back(written(event())), read_back(written(event()), offset=8)
     failed_again = read_back(written(event(offset=43)), offset=9)
     mark = Resolution("redriven", position=first.position, fingerprint=first.fingerprint)

@@ -1,4 +1,4 @@
-"""A value in each form that the connector gives it -> data; the connector's own encoders write them."""
+"""Payloads in each format of the connector are decoded; the connector's own encoders write them."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def reader_of(name: SchemaId) -> PayloadReader:
 
 @pytest.mark.parametrize("guid", [None, str(GUID)], ids=["number", "guid"])
 @pytest.mark.parametrize("form", FORMATS, ids=repr)
-def test_every_format_comes_back(form: RecordFormat, guid: str | None) -> None:
+def test_every_format_is_decoded(form: RecordFormat, guid: str | None) -> None:
     came = event(form, guid)
     if form.value == "avro":
         assert decode_with_schema(came, reader_of) == ORDER
@@ -70,7 +70,7 @@ def test_every_format_comes_back(form: RecordFormat, guid: str | None) -> None:
     assert decode_with_schema(came, lambda name: json.loads) == ORDER
 
 
-def test_avro_without_a_registry_says_what_is_missing() -> None:
+def test_avro_without_a_registry_is_rejected_with_a_remedy() -> None:
     for form in FORMATS:
         if form.value == "avro":
             with pytest.raises(Rejected) as refused:
@@ -79,7 +79,7 @@ def test_avro_without_a_registry_says_what_is_missing() -> None:
             assert "decode=RegistryDecoder(url)" in refused.value.remedy
 
 
-def test_what_is_not_of_its_schema_is_poison_and_is_not_quoted() -> None:
+def test_a_payload_that_does_not_match_its_schema_is_poison_and_not_quoted() -> None:
     came = event(RecordFormat(value="avro", schema_id="prefix"), None)
     came.value = (came.value or b"")[:-3]
     with pytest.raises(Rejected) as refused:
@@ -89,7 +89,7 @@ def test_what_is_not_of_its_schema_is_poison_and_is_not_quoted() -> None:
 
 
 @pytest.mark.parametrize("header", [b"", b"\x01abc", b"\0", b"\x02" + b"1" * 16])
-def test_a_header_in_no_known_form_tells_nothing(header: Any) -> None:
+def test_a_schema_header_in_an_unknown_form_is_ignored(header: Any) -> None:
     came = read_event(Partition("t", 0), 0, None, b'{"a": 1}', [("__value_schema_id", header)], 0)
     assert split_schema_id(came) == (None, b'{"a": 1}')
     assert decode_with_schema(came, reader_of) == {"a": 1}

@@ -1,4 +1,4 @@
-"""A record as a handler sees it."""
+"""Events are made of records."""
 
 from __future__ import annotations
 
@@ -16,30 +16,30 @@ def event(value: bytes | None = b"{}", *headers: tuple[str, bytes], key: bytes |
     return read_event(HERE, 42, key, value, headers, 1000)
 
 
-def test_headers_of_the_connector_tell_who_it_is() -> None:
+def test_the_connector_s_headers_identify_an_event() -> None:
     seen = event(b"{}", ("id", b"e-1"), ("type", b"OrderPlaced"), ("position", b"0/1A:0"), ("timestamp", b"2000"))
     assert (seen.id, seen.type, seen.position, seen.time_ms) == ("e-1", "OrderPlaced", "0/1A:0", 2000)
     assert not seen.is_replay
     assert seen.redriven_for is None
 
 
-def test_cloud_events_are_known_by_their_own_headers() -> None:
+def test_cloud_events_are_identified_by_their_headers() -> None:
     seen = event(b"{}", ("ce_id", b"e-1"), ("ce_type", b"OrderPlaced"))
     assert (seen.id, seen.type) == ("e-1", "OrderPlaced")
 
 
-def test_without_an_id_the_place_names_the_event() -> None:
+def test_without_an_id_the_location_identifies_the_event() -> None:
     assert event().id == "shop.orders[3]@42/1000"
     assert event(b"{}", ("timestamp", b"soon")).time_ms == 1000
 
 
-def test_replays_and_redrives_show() -> None:
+def test_replays_and_redrives_are_recognised() -> None:
     assert event(b"{}", ("tailrace.replay", b"r-1")).replay_id == "r-1"
     assert event(b"{}", ("tailrace.redriven", b"0-7"), ("tailrace.redriven.for", b"cards")).redriven_for == "cards"
     assert event(b"{}", ("tailrace.redriven", b"0-7")).redriven_for is None
 
 
-def test_what_waits_comes_back_whole() -> None:
+def test_a_waiting_event_is_restored_complete() -> None:
     first = event(b'{"a": 1}', ("id", b"e-1"), ("type", b"T"), ("other", b"\xff"))
     first.entity, first.version = "o-1", 3
     again = restore_event(first.waiting(since_ms=5))
@@ -62,7 +62,7 @@ def test_payloads(value: bytes, headers: list[tuple[str, bytes]], data: object) 
 
 
 @pytest.mark.parametrize("value", [b"", b"{", b"\0\0\0\0\7\xff\xfe", b"\0", b"NaN"])
-def test_what_is_no_json_is_poison(value: bytes) -> None:
+def test_a_payload_that_is_not_json_is_poison(value: bytes) -> None:
     with pytest.raises(Rejected) as raised:
         decode_json(event(value))
     assert raised.value.reason is Reason.POISON_MESSAGE

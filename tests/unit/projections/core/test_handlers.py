@@ -1,4 +1,4 @@
-"""Which function handles which event, and what it is given as data."""
+"""Handlers by event type, and their data."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def event(kind: str, value: bytes | None = b"{}") -> Event:
     return read_event(Partition("t", 0), 0, None, value, [("type", kind.encode())], 0)
 
 
-def test_by_type_and_for_all_others() -> None:
+def test_handlers_are_found_by_type_or_for_all_others() -> None:
     handlers = Handlers()
     placed, others = RegisteredHandler(nothing, None, deletes=False), RegisteredHandler(nothing, None, deletes=True)
     handlers.add(("OrderPlaced", "OrderMoved"), placed)
@@ -38,7 +38,7 @@ def test_by_type_and_for_all_others() -> None:
     assert handlers.find(event("OrderGone")) is others
 
 
-def test_two_for_one_type_are_refused() -> None:
+def test_two_handlers_for_one_type_are_refused() -> None:
     handlers = Handlers()
     handlers.add(("OrderPlaced",), RegisteredHandler(nothing, None, deletes=False))
     with pytest.raises(ConfigError, match="two handlers for the type 'OrderPlaced'"):
@@ -89,7 +89,7 @@ def test_a_handler_that_cannot_be_called_with_event_and_effects_is_refused(handl
 
 
 @pytest.mark.parametrize("handler", [nothing, Waits(), wrapped, functools.partial(of_three, more=1)])
-def test_whatever_can_be_awaited_is_a_handler(handler: Any) -> None:
+def test_anything_awaitable_is_a_handler(handler: Any) -> None:
     handlers = Handlers()
     handlers.add(("Known",), RegisteredHandler(handler, None, deletes=False))
     assert handlers.find(event("Known"))
@@ -117,7 +117,7 @@ def test_a_tombstone_has_no_data() -> None:
     assert seen.data is None
 
 
-def test_another_format_by_a_decode_of_ones_own() -> None:
+def test_another_format_with_a_custom_decode() -> None:
     seen = event("P", b"o-1;3")
     handlers = Handlers(
         lambda each: dict(zip(("order_id", "amount"), (each.value or b"").decode().split(";"), strict=True))

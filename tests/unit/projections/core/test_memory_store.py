@@ -52,7 +52,7 @@ def test_a_handler_reads_its_own_writes_and_others_do_not() -> None:
     asyncio.run(scenario())
 
 
-def test_what_is_refused_is_told_when_it_is_carried_out() -> None:
+def test_a_refused_write_raises_when_it_is_executed() -> None:
     stores = MemoryStores()
 
     def refuse(table: str, key: object, values: object) -> None:

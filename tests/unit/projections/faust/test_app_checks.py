@@ -40,7 +40,7 @@ def test_the_defaults_are_fine() -> None:
     check_app(app)
 
 
-def test_what_the_defaults_are() -> None:
+def test_the_defaults() -> None:
     conf = made(broker="kafka://one:1;kafka://two:2").conf
     assert [(url.host, url.port) for url in conf.broker_consumer] == [("one", 1), ("two", 2)]
     assert conf.broker_session_timeout < conf.broker_request_timeout
@@ -77,7 +77,7 @@ def test_a_setting_is_refused(settings: dict[str, Any], expected: str) -> None:
     assert caught.value.remedy
 
 
-def test_the_environment_is_looked_at_too(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_environment_is_checked_too(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PROCESSING_GUARANTEE", "exactly_once")
     with pytest.raises(ConfigError, match="exactly_once"):
         check_app(made())
@@ -121,7 +121,7 @@ def _unwarned(act: Callable[[], Any]) -> Any:
 
 
 class Stub:
-    """A projection, as far as the app looks at it."""
+    """The attributes of a projection that the app uses."""
 
     topics = ("orders", "payments")
 

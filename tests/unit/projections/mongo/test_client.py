@@ -1,4 +1,4 @@
-"""Which errors of MongoDB heal by trying again, and what is said of those that do not."""
+"""Which errors of MongoDB are transient, and how others are reported."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def labelled(label: str) -> PyMongoError:
         StoreUnavailable("away"),
     ],
 )
-def test_heals_by_trying_again(error: Exception) -> None:
+def test_transient_errors(error: Exception) -> None:
     assert is_transient(error)
 
 
@@ -67,7 +67,7 @@ def test_heals_by_trying_again(error: Exception) -> None:
         OverflowError("larger than 8 bytes"),
     ],
 )
-def test_does_not_heal(error: Exception) -> None:
+def test_permanent_errors(error: Exception) -> None:
     assert not is_transient(error)
 
 
@@ -79,14 +79,14 @@ def test_does_not_heal(error: Exception) -> None:
         ({"code": 28, "errmsg": "Cannot create field 'b' in element {a: \"secret\"}"}, "Cannot create field 'b'"),
     ],
 )
-def test_a_refusal_says_what_but_not_which_values(write_error: dict[str, Any], said: str) -> None:
+def test_a_rejection_shows_no_values(write_error: dict[str, Any], said: str) -> None:
     text = str(rejected("users", write_error))
     assert said in text
     assert "users" in text
     assert "secret" not in text
 
 
-def test_the_whole_answer_of_the_server_is_left_out() -> None:
+def test_the_full_answer_of_the_server_is_not_shown() -> None:
     error = OperationFailure("Index already exists with different options: { v: 1 }", 85, {"x": "secret"})
     translated = translate(error, "creating the indexes of users")
     assert isinstance(translated, ConfigError)

@@ -1,4 +1,4 @@
-"""How writes that were put off are gathered: by table where rows stand alone, in order where they do not."""
+"""How deferred writes are combined: by table if rows are independent, else in order."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def steps(tables: Mapping[str, Table], *writes: tuple[str, Any, Mapping[str, Any
     return [(step.table, step.values, list(step.rows)) for step in plan(asked, tables)]
 
 
-def test_rows_of_a_table_go_together_whatever_stands_between() -> None:
+def test_rows_of_a_table_are_written_together() -> None:
     tables = {"t": table(), "u": table()}
     assert steps(
         tables, ("t", 2, {"a": "x"}), ("u", 1, {"a": "y"}), ("t", 1, {"a": "z"}), ("t", 2, {"b": "w"}), ("t", 3, None)
@@ -39,7 +39,7 @@ def test_rows_of_a_table_go_together_whatever_stands_between() -> None:
     ]
 
 
-def test_a_row_that_is_deleted_and_written_again_begins_anew() -> None:
+def test_a_row_that_is_deleted_and_written_again_is_new() -> None:
     assert steps({"t": table()}, ("t", 1, {"a": "x"}), ("t", 1, None), ("t", 1, {"b": "y"})) == [
         ("t", None, [(1,)]),
         ("t", ("b",), [(1, "y")]),
@@ -47,7 +47,7 @@ def test_a_row_that_is_deleted_and_written_again_begins_anew() -> None:
     assert steps({"t": table()}, ("t", 1, {"a": "x"}), ("t", 1, None)) == [("t", None, [(1,)])]
 
 
-def test_rows_that_know_of_others_keep_their_order() -> None:
+def test_dependent_rows_keep_their_order() -> None:
     tables = {"t": table(bound=True), "u": table(bound=True), "free": table()}
     assert steps(
         tables, ("t", 2, {"a": "x"}), ("t", 1, {"a": "y"}), ("free", 1, {}), ("t", 2, {"a": "z"}), ("u", 1, {"a": "v"}),
@@ -63,7 +63,7 @@ def test_rows_that_know_of_others_keep_their_order() -> None:
 
 
 @pytest.mark.parametrize("tables", [{"t": table(key="numeric")}, {"t": table(key="text", exact=False)}])
-def test_keys_that_nobody_can_compare_go_one_by_one(tables: dict[str, Table]) -> None:
+def test_keys_that_cannot_be_compared_are_written_one_by_one(tables: dict[str, Table]) -> None:
     writes = [("t", "a", {"a": "x"}), ("t", "A", {"a": "y"}), ("t", "b", None)]
     assert steps(tables, *writes) == [
         ("t", ("a",), [("a", "x")]),
@@ -72,7 +72,7 @@ def test_keys_that_nobody_can_compare_go_one_by_one(tables: dict[str, Table]) ->
     ]
 
 
-def test_one_key_that_nobody_can_compare_stands_alone_among_others() -> None:
+def test_one_key_that_cannot_be_compared_is_written_alone() -> None:
     writes = [("t", number, {"a": "x"}) for number in (1, 2, Decimal(3), 4, 5)]
     assert [rows for _, _, rows in steps({"t": table()}, *writes)] == [
         [(1, "x"), (2, "x")],
