@@ -1,10 +1,9 @@
-"""Keys that are parked behind an event that was set aside, kept in order until somebody deals with it.
+"""Parks keys behind a dead-lettered event, and keeps their events in order until somebody resolves it.
 
-Everything is written by the pipeline itself, in the transactions of its batches, because only it can tell what comes
-before what: a person's request is written down, and carried out here between two batches, a bounded part at a time, so
-that other keys flow on. The letter in front goes out or is given up; then everything that waited behind it goes
-through the line, in order, before any newer event of the key (`releasing.py`). Cut off at any point, the state on the
-topic says how far it came, and the next start goes on from there.
+The pipeline itself writes everything, in the transactions of its batches, because only it knows the order. Requests of
+people are carried out here between two batches, a limited part at a time, so that other keys go on. The dead letter is
+redriven or discarded; then everything that waited behind it is processed, in order, before any newer event of the key
+(`release.py`). The state on the topic says how far that came, so a start after a crash goes on from there.
 """
 
 from __future__ import annotations
@@ -46,16 +45,16 @@ from tailrace.pipeline.processor import EventProcessor
 from tailrace.routing.specs import TopicSpec
 
 POLL_SECONDS = 0.5
-"""How often requests are looked for, and only while something is parked."""
+"""How often requests are read, only while a key is parked."""
 LOOKS = 20
 """How many thousand records are read at a time."""
 REQUESTS = 500
 NEAR = 20_000
-"""How many requests are carried out in a turn, and how far apart their letters may be: they are read in one go."""
+"""How many requests a turn carries out, and how far apart their dead letters may be: one read gets them all."""
 KEY_BYTES = 64 * 1024 * 1024
 """Of all parked keys together; with ordinary keys, `Bounds.keys` is reached long before."""
 NEARLY = 0.8
-"""Of a bound: from here on there is a warning."""
+"""Part of a limit at which a warning is logged."""
 WAITING_BYTES = 16 * 1024 * 1024
 HOUR_MS = 3_600_000
 
@@ -67,7 +66,7 @@ class Bounds:
 
 
 class Parking:
-    """The parked keys of one pipeline. Belongs to the pipeline's thread; made anew for each attempt."""
+    """The parked keys of one pipeline. Belongs to the pipeline's thread; each attempt creates a new one."""
 
     def __init__(
         self,
@@ -78,7 +77,7 @@ class Parking:
         warn: Callable[[str], None],
         parks: bool = True,
     ) -> None:
-        """Without `parks` no further key is parked: what was parked under earlier settings is kept and released."""
+        """Without `parks` no further key is parked; keys parked under earlier settings are kept and released."""
         self._parks = parks
         self._options = options
         self._admin = admin
@@ -93,7 +92,7 @@ class Parking:
         self._releasing = Releaser(options, WaitingEvents(options, admin), self.keys)
 
     def open(self) -> None:
-        """Reads what is parked. After the older instance is fenced: nothing changes it any more."""
+        """Reads the parked keys. Call it after the older instance is fenced, when nobody else changes them."""
         self._ensure(self._admin)
         topic = state_topic(self._options)
         with RangeReader(self._options, "dlq") as reader:
@@ -166,7 +165,7 @@ class Parking:
         return due
 
     def _look_for_requests(self) -> None:
-        """Reads on to the end of the state topic, or nearly: while much is released, our own records are most of it."""
+        """Reads new records of the state topic, up to a limit: during a release most of them are our own."""
         for _ in range(LOOKS):
             messages = self._tail.consume(num_messages=1000, timeout=0) if self._tail is not None else []
             for message in messages:
@@ -185,7 +184,7 @@ class Parking:
         yield from self._releasing.turn(processor, limit)
 
     def _give_up(self, processor: EventProcessor, limit: int) -> Iterator[list[Record]]:
-        """Releases keys whose letter in front is gone, as was asked; that their first event is given up is noted."""
+        """Carries out requests for keys whose dead letter is gone: records that the first event is discarded."""
         part = Part()
         for entity, request in list(self._board.gives_up.items()):
             if part.is_full(processor, limit):
@@ -202,11 +201,11 @@ class Parking:
         self._board.gives_up.clear()
 
     def _answers(self, processor: EventProcessor, limit: int) -> Iterator[list[Record]]:
-        """Redrives or discards letters in front, as was asked; what waits behind them is then released."""
+        """Carries out requests to redrive or discard dead letters; what waits behind them is released afterwards."""
         requests = _neighbours(self._board.requests)
         if not requests:
             return
-        # By place, and not by the letter's key, which may have been too large for it.
+        # By position, because a dead letter may lack its key if that was too large.
         fronts = {state.place: entity for entity, state in self.keys.items() if not state.releasing}
         part = Part()
         answered_now: list[DeadLetterId] = []
@@ -221,7 +220,7 @@ class Parking:
         self._forget(answered_now)
 
     def _with_letters(self, requests: dict[DeadLetterId, Request]) -> Iterator[tuple[Request, DeadLetter | None]]:
-        """Each request with its letter, if that is there."""
+        """Each request with its dead letter, or None if that is gone."""
         left = dict(requests)
         with closing(self._reader.near(requests.keys())) as letters:
             for letter in letters:
@@ -315,7 +314,7 @@ class Parking:
 
 
 def require_kept(options: KafkaOptions, config: Mapping[str, str], bounds: Bounds) -> None:
-    """Refuses a dead-letter topic that deletes a letter while its key may still be parked behind it."""
+    """Raises ParkingUnfit if the topic could delete a dead letter while its key is still parked."""
     kept_ms = int(config.get("retention.ms", "-1"))
     needed_ms = round(bounds.age_hours * HOUR_MS)
     if 0 <= kept_ms < needed_ms:
@@ -330,7 +329,7 @@ def require_kept(options: KafkaOptions, config: Mapping[str, str], bounds: Bound
 
 
 def _neighbours(requests: dict[DeadLetterId, Request]) -> dict[DeadLetterId, Request]:
-    """Some whose letters lie near each other, the first ones."""
+    """The first requests whose dead letters are near each other."""
     names = sorted(requests)
     near = [name for name in names[:REQUESTS] if name[0] == names[0][0] and name[1] - names[0][1] < NEAR]
     return {name: requests[name] for name in near}

@@ -1,9 +1,9 @@
-"""Publishes what waited behind parked keys whose front is gone: all such keys in one pass over the waiting topic.
+"""Publishes the events that waited behind resolved dead letters: all such keys in one pass over the waiting topic.
 
-A pass begins where the first of its keys has something waiting, and takes as many turns as it needs; between turns the
-pipeline reads on, and newer events of these keys go to the end of the waiting topic. A key is free again when a pass
-has come to that end, in a turn in which nothing was read. So each record of the topic is read once for all the keys
-that are released together, and no key waits for another one's release.
+A pass begins at the first waiting event of its keys and takes as many turns as it needs. Between turns the pipeline
+goes on reading, and newer events of these keys go to the end of the waiting topic. A key is free again when a pass has
+reached that end, in a turn in which nothing else was read. So each record is read once for all keys that are released
+together, and no key waits for the release of another.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ from tailrace.kafka.client import KafkaOptions
 from tailrace.pipeline.processor import EventProcessor
 
 TURN_SECONDS = 0.25
-"""How long other keys wait while what was parked is released; a turn may take longer to get ahead of new events."""
+"""How long a turn delays other keys; a turn may take longer to get ahead of new events."""
 
 
 @dataclass(slots=True)
 class Part:
-    """One transaction: records, and the states of keys behind them. None: a key is free."""
+    """One transaction: records, and the states of keys after them; None for a key that is free."""
 
     records: list[Record] = field(default_factory=list)
     states: dict[Entity, ParkedKey | None] = field(default_factory=dict)
@@ -45,7 +45,7 @@ class Part:
 
 
 class Releaser:
-    """The keys that are being released. Belongs to the pipeline's thread."""
+    """Releases keys. Belongs to the pipeline's thread."""
 
     def __init__(self, options: KafkaOptions, waiting: WaitingEvents, keys: dict[Entity, ParkedKey]) -> None:
         self._options = options
@@ -75,7 +75,7 @@ class Releaser:
         return bool(self._busy)
 
     def committed(self, part: Part) -> Iterator[list[Record]]:
-        """Gives the transaction out; its states count once the next one is asked for."""
+        """Yields the transaction; its states count when the caller asks for the next one."""
         if not part.records and not part.states:
             return
         now = time.time_ns() // 1_000_000
@@ -84,7 +84,7 @@ class Releaser:
             self.note(entity, state)
 
     def note(self, entity: Entity, state: ParkedKey | None) -> None:
-        """Takes over a key's new state, which is committed or about to be. None: it is no longer parked."""
+        """Sets the new state of a key, which is committed or about to be; None if it is no longer parked."""
         self.key_bytes += (state is not None) * _size(entity) - (entity in self._keys) * _size(entity)
         if state is None:
             self._keys.pop(entity, None)
@@ -127,7 +127,7 @@ class Releaser:
             self._waiting.pause()
 
     def _join(self) -> None:
-        """Begins a pass, or lets those take part in it whose events are still ahead."""
+        """Begins a pass, or adds keys to it whose events are still ahead."""
         if not self._members:
             self._waiting.seek(min(self._keys[entity].released for entity in self._busy))
             self._left = 0
@@ -136,7 +136,7 @@ class Releaser:
                 self._members[waiting_key(entity)] = entity
 
     def _pass_on(self, message: Message, part: Part, processor: EventProcessor) -> None:
-        """Adds what becomes of an event that waited, if it is one of a key that is released."""
+        """Adds the record or dead letter of an event that waited, if its key is being released."""
         key = message.key()
         entity = self._members.get(key) if isinstance(key, bytes) else None
         found = dead_letter_of(message) if entity is not None else None
@@ -165,5 +165,5 @@ def _size(entity: Entity) -> int:
 
 
 def in_front(letter: Record) -> Record:
-    """The letter, named as one that others wait behind."""
+    """The dead letter with the header that other events wait behind it."""
     return letter._replace(headers=[*letter.headers, (FIRST, "first")])

@@ -1,6 +1,6 @@
-"""Looking at Kafka without taking part: what the cluster holds, and the events on it as consumers see them.
+"""Observes a cluster: its topics, and new records as consumers see them.
 
-Nothing here fences, commits, joins a group or creates a topic: it may run beside a pipeline at any time.
+Nothing here fences, commits, joins a group or creates a topic, so it may run at the same time as a pipeline.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ from tailrace.errors import CertificateInvalid, KafkaUnavailable, TailraceError,
 from tailrace.kafka.client import Config, KafkaOptions, admin_config, consumer_config, error_of, translate, unusable
 
 LOOK_TIMEOUT = 5.0
-"""A broker that says nothing for so long is away to a person who waits for the answer."""
+"""A broker that does not answer within this time counts as unavailable."""
 PROBE_TIMEOUT = 2.0
 DISCOVER_SECONDS = 2.0
-"""How often new topics and partitions are looked for."""
+"""How often new topics and partitions are discovered."""
 POLL_SECONDS = 0.2
 """How soon a request to end is noticed."""
 
@@ -51,7 +51,7 @@ class Seen(NamedTuple):
 
 
 class ClusterObserver:
-    """An admin client that remembers why Kafka is away: a refused login looks like silence otherwise."""
+    """An admin client that remembers why Kafka is unavailable: a refused login looks like a timeout otherwise."""
 
     def __init__(self, options: KafkaOptions) -> None:
         self._trouble: KafkaError | None = None
@@ -62,11 +62,11 @@ class ClusterObserver:
             raise unusable(error) from None
 
     def look(self) -> Cluster:
-        """What the cluster holds now."""
+        """The brokers and topics of the cluster now."""
         try:
             found = self.admin.list_topics(timeout=LOOK_TIMEOUT)
         except KafkaException as error:
-            self.admin.poll(0)  # lets the client tell what it ran into
+            self.admin.poll(0)  # delivers the client's errors
             raise translate(self._trouble or error_of(error), "asking Kafka for its topics") from None
         there = {name: topic.partitions.values() for name, topic in found.topics.items() if topic.error is None}
         return Cluster(
@@ -83,7 +83,7 @@ class ClusterObserver:
 
 
 def certificate_trouble(options: KafkaOptions) -> CertificateInvalid | None:
-    """Asks Kafka once more, only to learn whether a certificate is what keeps us away; None without TLS."""
+    """Connects once more to learn whether an invalid certificate is the reason; None without TLS."""
     if not str(options.settings.get("security.protocol", "")).lower().endswith("ssl"):
         return None
     try:
@@ -91,12 +91,12 @@ def certificate_trouble(options: KafkaOptions) -> CertificateInvalid | None:
     except CertificateInvalid as error:
         return error
     except TailraceError:
-        pass  # it is away for another reason
+        pass  # it is unavailable for another reason
     return None
 
 
 def answering(options: KafkaOptions) -> Callable[[], bool]:
-    """A cheap question that may be asked again and again: whether any broker answers now."""
+    """Returns a cheap function that says whether any broker answers now."""
     config: Config = {**admin_config(options), "reconnect.backoff.max.ms": 1000, "error_cb": lambda _: None}
     clients: list[AdminClient] = []
 
@@ -113,10 +113,10 @@ def answering(options: KafkaOptions) -> Callable[[], bool]:
 
 
 class TopicTail:
-    """Follows every topic that `wanted` names, old and new, until closed. Belongs to one thread."""
+    """Follows every topic that `wanted` accepts, old and new, until closed. Belongs to one thread."""
 
     def __init__(self, options: KafkaOptions, wanted: Callable[[str], bool], *, beginning: bool) -> None:
-        """`beginning` also brings what the topics hold already; topics that appear later always come whole."""
+        """`beginning` also reads existing records; topics that appear later are always read from their beginning."""
         self._wanted = wanted
         self._assigned: set[tuple[str, int]] = set()
         self._looked = 0.0
@@ -132,7 +132,7 @@ class TopicTail:
 
     @property
     def topics(self) -> list[str]:
-        """What is followed now."""
+        """The topics that are followed now."""
         return sorted({topic for topic, _ in self._assigned})
 
     def __iter__(self) -> Iterator[Seen]:
@@ -141,12 +141,12 @@ class TopicTail:
                 if (error := message.error()) is None:
                     yield _seen(message)
                 else:
-                    self._judge(error, message.topic())
+                    self._handle_error(error, message.topic())
             if time.monotonic() - self._looked > DISCOVER_SECONDS:
                 try:
                     self._discover(beginning=True)
                 except KafkaUnavailable:
-                    pass  # it may come back, and the topics that are known go on by themselves then
+                    pass  # Kafka may come back; known topics go on by themselves then
 
     def close(self) -> None:
         self._consumer.close()
@@ -173,14 +173,14 @@ class TopicTail:
         self._assigned |= {(place.topic, place.partition) for place in new}
 
     def _end(self, place: TopicPartition) -> int:
-        """The last stable offset: what an open transaction holds is still to be shown."""
+        """The last stable offset: records of open transactions are shown later."""
         return int(self._consumer.get_watermark_offsets(place, timeout=LOOK_TIMEOUT, cached=False)[1])
 
-    def _judge(self, error: Any, topic: str | None) -> None:  # noqa: ANN401 - typed loosely by the driver
+    def _handle_error(self, error: Any, topic: str | None) -> None:  # noqa: ANN401 - typed loosely by the driver
         if error.code() == KafkaError._PARTITION_EOF:
             return
         trouble = translate(error, "reading", topic)
-        # A broker that is away may come back, and so may a topic that was deleted.
+        # A broker or a deleted topic may come back.
         if not isinstance(trouble, KafkaUnavailable | TopicMissing):
             raise trouble
 

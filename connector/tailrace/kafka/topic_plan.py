@@ -1,7 +1,7 @@
-"""Declared topics against live ones: what is to be created, grown or set. Pure; `topics.py` talks to Kafka.
+"""Compares declared topics with existing ones: which to create, grow or change. Pure; `topics.py` talks to Kafka.
 
-Only what a spec names is compared. What cannot be done without a loss, or not at all by an admin request, is told with
-what to do, and never done: fewer partitions, another replication. Nothing is ever deleted.
+Only settings that a spec names are compared. Changes that lose data or that no admin request can make (fewer
+partitions, another replication) are reported with a remedy and never made. Nothing is ever deleted.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ class Kind(Enum):
 
 @dataclass(frozen=True, slots=True)
 class TopicState:
-    """A topic as the cluster has it; `config` with defaults."""
+    """An existing topic; `config` includes defaults."""
 
     partitions: int
     replication: int
@@ -80,7 +80,7 @@ def differences(spec: TopicSpec, state: TopicState | None) -> list[Change]:
 
 
 def same_value(declared: str, live: str) -> bool:
-    """Whether Kafka would take both for the same: it tells `TRUE`, `0.50` and `a, b` as `true`, `0.5` and `a,b`."""
+    """Whether both are the same to Kafka, which shows `TRUE`, `0.50` and `a, b` as `true`, `0.5` and `a,b`."""
     if _parts(declared) == _parts(live) or (declared.lower() == live.lower() and live in {"true", "false"}):
         return True
     for number in (int, float):  # whole numbers first: Kafka's have 64 bits, a float's are fewer

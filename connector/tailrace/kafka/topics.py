@@ -1,4 +1,4 @@
-"""Real topics: looked up, created from their declared spec, or refused; changed only as a plan says, never deleted."""
+"""Admin requests about topics: lists, creates and changes them as declared, and reads their offsets and settings."""
 
 from __future__ import annotations
 
@@ -38,17 +38,17 @@ _REFUSALS = {
     KafkaError.INVALID_PARTITIONS: "partitions",
     KafkaError.INVALID_REPLICATION_FACTOR: "replication",
 }
-"""What a broker answers when the declaration itself is at fault, and the field if the answer tells."""
+"""Error codes that mean a wrong declaration, with the field if the code names it."""
 
 
 def partition_counts(admin: AdminClient, *, timeout: float = ADMIN_TIMEOUT) -> dict[str, int]:
-    """Every topic there is, and its partitions."""
+    """The number of partitions of every topic."""
     return {name: state.partitions for name, state in _shapes(admin, timeout).items()}
 
 
 def absent(admin: AdminClient, topics: Iterable[str], *, timeout: float = ADMIN_TIMEOUT) -> list[str]:
-    """Which of these there are not. A broker that has just come up may not know its topics for a moment: that one is
-    gone is believed only if it stays so.
+    """Which of these topics do not exist. Asks several times, because a broker that has just started may not know its
+    topics yet.
     """
     gone = list(topics)
     for pause in (*ABSENCE_PAUSES, 0.0):
@@ -98,7 +98,7 @@ def topic_retention(admin: AdminClient, topic: str, partitions: int) -> TopicRet
 
 
 def create_topic(admin: AdminClient, spec: TopicSpec, *, validate_only: bool = False) -> None:
-    """Creates it; that another did so meanwhile is as good."""
+    """Creates a topic, unless it exists by now."""
     try:
         send_create(admin, spec, spec.config, validate_only=validate_only)
     except KafkaException as error:
@@ -115,7 +115,7 @@ def create_topic(admin: AdminClient, spec: TopicSpec, *, validate_only: bool = F
 
 
 def topic_states(admin: AdminClient, topics: Iterable[str]) -> dict[str, TopicState]:
-    """Those of the topics that exist, with their settings."""
+    """The existing ones of these topics, with their settings."""
     wanted = set(topics)
     shapes = {name: state for name, state in _shapes(admin, ADMIN_TIMEOUT).items() if name in wanted}
     return {
