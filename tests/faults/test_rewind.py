@@ -169,7 +169,7 @@ def test_a_ledger_that_cannot_be_kept_stops_nothing(shop: Shop, make_topic: Call
     shop.configure(kafka={"offsets_topic": offsets})
     connector = shop.start()
     shop.writer().transaction(rollback=False)
-    connector.says('"ledger"')
+    connector.says('"position history"')
     shop.writers[0].transaction(rollback=False)
     wait_until(lambda: len(shop.published()) + len(shop.dead_lettered()) >= 2, 60, what="the events")
     assert connector.running

@@ -84,17 +84,17 @@ class PipelineHealth:
 def read_health(settings: PipelineSettings) -> PipelineHealth:
     """Reads Kafka first, then the database, so that a position never seems to be ahead of the log."""
     away: dict[str, str] = {}
-    news: KafkaStatus | None = None
+    kafka: KafkaStatus | None = None
     server: SourceStatus | None = None
     ahead: float | None = None
     source = "postgres" if settings.source.mongo is None else "mongo"
     try:
-        news = read_kafka_status(kafka_options(settings))
+        kafka = read_kafka_status(kafka_options(settings))
     except TailraceError as error:
         away["kafka"] = f"{error.code}: {error.what}"
     letters: OpenDeadLetters | None = None
     parked: dict[str, Any] | None = None
-    if news is not None:
+    if kafka is not None:
         try:
             letters = DeadLetterReader(kafka_options(settings)).count(COUNTED_LETTERS, COUNTING_SECONDS)
             parked = _parked(kafka_options(settings))
@@ -102,13 +102,13 @@ def read_health(settings: PipelineSettings) -> PipelineHealth:
             away["dead letters"] = f"{error.code}: {error.what}"
     try:
         before = time.time()
-        server = read_source_status(settings, news.position if news else None)
+        server = read_source_status(settings, kafka.position if kafka else None)
         ahead = clock_ahead(server.now_ms, before, time.time())
     except TailraceError as error:
         away[source] = f"{error.code}: {error.what}"
-    health = derive_health(settings.pipeline, source, news, server, away)
+    health = derive_health(settings.pipeline, source, kafka, server, away)
     counted = letters.to_json() if letters else None
-    standby = _recent(news.standby) if news else None
+    standby = _recent(kafka.standby) if kafka else None
     return replace(health, dead_letters=counted, parked=parked, clock_ahead_seconds=ahead, standby=standby)
 
 
@@ -155,12 +155,12 @@ def read_source_status(settings: PipelineSettings, position: Position | None) ->
 
 
 def derive_health(
-    pipeline: str, source: str, news: KafkaStatus | None, server: SourceStatus | None, away: dict[str, str]
+    pipeline: str, source: str, kafka: KafkaStatus | None, server: SourceStatus | None, away: dict[str, str]
 ) -> PipelineHealth:
     """Derives state and lag from what both servers report. Pure."""
-    announced = news.announced if news else {}
-    position = news.position if news else None
-    state, detail = _state(DATABASES[source], news, server)
+    announced = kafka.announced if kafka else {}
+    position = kafka.position if kafka else None
+    state, detail = _state(DATABASES[source], kafka, server)
     lag, seconds = server.lag if server else None, None
     if server is not None and lag is not None:
         since = None if state == RUNNING and lag.noise else lag.since_ms
@@ -188,22 +188,22 @@ def _recent(announced: dict[str, Any]) -> dict[str, Any] | None:
     return announced if isinstance(at, int) and time.time() - at / 1000 < STANDBY_SECONDS else None
 
 
-def _state(database: str, news: KafkaStatus | None, server: SourceStatus | None) -> tuple[str, str]:
-    if news is None:
-        seen = f"; {server.reader or server.absence}" if server else ""
-        return UNKNOWN, f"Kafka does not answer{seen}"
-    announced = str(news.announced.get("state", ""))
-    if not announced and news.position is None:
+def _state(database: str, kafka: KafkaStatus | None, server: SourceStatus | None) -> tuple[str, str]:
+    if kafka is None:
+        reported = f"; {server.reader or server.absence}" if server else ""
+        return UNKNOWN, f"Kafka does not answer{reported}"
+    announced = str(kafka.announced.get("state", ""))
+    if not announced and kafka.position is None:
         return NEVER_STARTED, ""
     if server is None and announced in ("", RUNNING):
         return UNKNOWN, f"{database} does not answer; the connector announced {announced or 'nothing'}"
     if server is None:
         # Only RUNNING must be confirmed by the database.
         return announced, ""
-    return _seen_state(announced, news, server)
+    return _seen_state(announced, kafka, server)
 
 
-def _seen_state(announced: str, news: KafkaStatus, server: SourceStatus) -> tuple[str, str]:
+def _seen_state(announced: str, kafka: KafkaStatus, server: SourceStatus) -> tuple[str, str]:
     """Compares the announcement with what the database reports; both servers answered."""
     if server.reader and announced in ("", RUNNING):
         return RUNNING, server.reading
@@ -217,15 +217,17 @@ def _seen_state(announced: str, news: KafkaStatus, server: SourceStatus) -> tupl
         return RUNNING, server.reading
     if server.blind:
         return UNKNOWN, f"{server.absence}; the connector announced {announced or 'nothing'}"
-    return NOT_RUNNING, _absence(announced, news, server)
+    return NOT_RUNNING, _absence(announced, kafka, server)
 
 
-def _absence(announced: str, news: KafkaStatus, server: SourceStatus) -> str:
-    told = "its last state is RUNNING: it was killed, or lost Kafka" if announced else "it never announced a state"
-    alive = max(int(news.announced.get("at_ms", 0)), news.position.at_ms if news.position else 0)
+def _absence(announced: str, kafka: KafkaStatus, server: SourceStatus) -> str:
+    last_state = (
+        "its last state is RUNNING: it was killed, or lost Kafka" if announced else "it never announced a state"
+    )
+    alive = max(int(kafka.announced.get("at_ms", 0)), kafka.position.at_ms if kafka.position else 0)
     since = server.inactive_ms or alive
     gone = f" for {human_seconds((server.now_ms - since) / 1000)}{'' if server.inactive_ms else ' at most'}"
-    return f"{server.absence},{gone}; {told}" if since else f"{server.absence}; {told}"
+    return f"{server.absence},{gone}; {last_state}" if since else f"{server.absence}; {last_state}"
 
 
 def _since(state: str, announced: dict[str, Any], server: SourceStatus | None) -> int | None:

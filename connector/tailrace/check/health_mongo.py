@@ -65,10 +65,10 @@ def read_mongo(options: MongoOptions, position: Position | None) -> SourceStatus
     stored = position if isinstance(position, TokenPosition) else None
     with observer(options) as client:
         facts = identify(client)
-        seen = MongoStatus(facts.now_ms, sessions(client, options.app_name), log=read_log(client))
+        reported = MongoStatus(facts.now_ms, sessions(client, options.app_name), log=read_log(client))
         if stored is not None:
-            seen = replace(seen, waiting=_waiting(client, options, stored, splits=can_split(facts.version)))
-        return interpret(seen, stored)
+            reported = replace(reported, waiting=_waiting(client, options, stored, splits=can_split(facts.version)))
+        return interpret(reported, stored)
 
 
 def sessions(client: Client, app_name: str) -> tuple[str, ...] | None:
@@ -132,28 +132,28 @@ def read_log(client: Client) -> OplogRange | None:
     return OplogRange(ends[0], ends[1], full=size.get("size", 0) >= 0.9 * size.get("maxSize", 0))
 
 
-def interpret(seen: MongoStatus, stored: TokenPosition | None) -> SourceStatus:
+def interpret(reported: MongoStatus, stored: TokenPosition | None) -> SourceStatus:
     """Derives the status of a pipeline at this position. Pure."""
-    clients = seen.sessions
+    clients = reported.sessions
     blind = clients is None
     absence = f"the server {'does not show whether there is a' if blind else 'has no'} session of the connector"
     reading = bool(clients) and stored is not None and stored.collection_read is not None
     return SourceStatus(
-        now_ms=seen.now_ms,
+        now_ms=reported.now_ms,
         reader=f"the connector is connected from {clients[0]}" if clients else "",
         absence=absence,
         blind=blind,
         reading="reading the documents that existed before the first start" if reading else "",
-        lag=None if seen.waiting is None else Lag(seen.waiting.first_ms),
-        oplog=_oplog(seen, stored),
+        lag=None if reported.waiting is None else Lag(reported.waiting.first_ms),
+        oplog=_oplog(reported, stored),
     )
 
 
-def _oplog(seen: MongoStatus, stored: TokenPosition | None) -> dict[str, object]:
+def _oplog(reported: MongoStatus, stored: TokenPosition | None) -> dict[str, object]:
     """For `tailrace status`, in seconds, or None if unknown. `room`: oplog before the stored position."""
-    log = seen.log
+    log = reported.log
     return {
-        "reaches_back": None if seen.waiting is None else not seen.waiting.lost,
+        "reaches_back": None if reported.waiting is None else not reported.waiting.lost,
         "window_seconds": log.last - log.first if log else None,
         "room_seconds": stored.time.seconds - log.first if log and stored else None,
         "full": log.full if log else None,

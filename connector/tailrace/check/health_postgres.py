@@ -49,24 +49,24 @@ def read_postgres(options: PostgresOptions, position: Position | None) -> Source
     return interpret(PostgresStatus(slot, parse_lsn(str(lsn)), int(now or 0), readers != "0", inactive), position)
 
 
-def interpret(seen: PostgresStatus, position: Position | None) -> SourceStatus:
+def interpret(reported: PostgresStatus, position: Position | None) -> SourceStatus:
     """Derives the status of a pipeline at this position. Pure."""
-    slot, reader = seen.slot, seen.slot.active_pid if seen.slot else None
+    slot, reader = reported.slot, reported.slot.active_pid if reported.slot else None
     stored = position if isinstance(position, LsnPosition) else None
     lag: Lag | None = None
     if stored is not None and not stored.creating:
-        behind = max(0, seen.lsn - stored.lsn)
+        behind = max(0, reported.lsn - stored.lsn)
         lag = Lag(stored.at_ms if behind else None, behind, noise=behind <= NOISE_BYTES)
     # Published but not confirmed: the replay window, and what was published a moment ago.
     held = max(0, stored.lsn - slot.confirmed_lsn) if slot is not None and stored is not None else 0
     # The reading session may belong to another pipeline of the database.
-    reading = seen.reading_table and reader is None and stored is not None and stored.table_read is not None
+    reading = reported.reading_table and reader is None and stored is not None and stored.table_read is not None
     return SourceStatus(
-        now_ms=seen.now_ms,
+        now_ms=reported.now_ms,
         reader="" if reader is None else f"the slot is read by server process {reader}",
         absence="the slot is not in use" if slot else "there is no slot",
         reading="reading the rows that existed before the first start" if reading else "",
-        inactive_ms=seen.inactive_ms,
+        inactive_ms=reported.inactive_ms,
         lag=lag,
         slot=None
         if slot is None

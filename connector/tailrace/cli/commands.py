@@ -29,28 +29,31 @@ COMMANDS = {
     "check": ("tailrace.cli.check", "Check settings, database and Kafka, and show how to fix problems."),
     "status": ("tailrace.cli.status", "Show the state of a pipeline, its position and its lag."),
     "verify": ("tailrace.cli.verify", "Compare an outbox with its topics: missing, duplicated, changed, out of order."),
-    "recover": ("tailrace.cli.recover.command", "Close the gap that a lost log has left: plan, apply."),
-    "position": ("tailrace.cli.position", "Show where a pipeline is and was, and set it back."),
-    "replay": ("tailrace.cli.replay.command", "Publish events again: plan it, do just that, compare a shadow."),
-    "archive": ("tailrace.cli.archive", "Move old outbox rows to files; list and check them."),
+    "recover": ("tailrace.cli.recover.command", "Plan and run the recovery of a pipeline whose log was lost."),
+    "position": ("tailrace.cli.position", "Show the position of a pipeline and its history, and reset it."),
+    "replay": (
+        "tailrace.cli.replay.command",
+        "Plan and run a replay, or diff a shadow replay with the live topics.",
+    ),
+    "archive": ("tailrace.cli.archive", "Move old outbox rows to files; list and verify them."),
     "project": (
         "tailrace.cli.project.command",
-        "Run a worker of a projection app: apply events to a database, each once.",
+        "Run a worker of a projection app, which applies each event once.",
     ),
     "schemas": ("tailrace.cli.schemas.command", "List, check and register schemas."),
-    "tail": ("tailrace.cli.tail", "Watch the published events as consumers see them."),
+    "tail": ("tailrace.cli.tail", "Show published events as consumers read them."),
     "dlq": (
         "tailrace.cli.dlq.command",
-        "List, show, redrive and discard dead letters: events that could not be published.",
+        "List, show, redrive and discard dead letters.",
     ),
     "route": ("tailrace.cli.route", "Explain the route of an event: rule, topic, key and partition."),
-    "topics": ("tailrace.cli.topics", "Compare declared topics with the cluster, and make them so."),
+    "topics": ("tailrace.cli.topics", "Compare declared topics with the cluster, and apply the differences."),
     "init": (
         "tailrace.cli.init.command",
         "Create the files of a first pipeline: settings, schema, routing rule, SQL.",
     ),
-    "demo": ("tailrace.cli.demo", "See it work on this machine, with servers of its own."),
-    "stack": ("tailrace.cli.stack", "Start and stop Postgres and Kafka on this machine."),
+    "demo": ("tailrace.cli.demo", "Run a demonstration with local servers."),
+    "stack": ("tailrace.cli.stack", "Start and stop local Postgres, MongoDB and Kafka servers."),
 }
 
 EPILOG = """Exit codes: 0 done; 1 a check or verdict failed; 2 wrong usage or configuration; 3 the pipeline

@@ -54,8 +54,8 @@ def print_error(error: TailraceError, *, as_json: bool, stream: TextIO | None = 
     """Prints an error: what, why and remedy, or one JSON object."""
     out = stream or sys.stderr
     if as_json:
-        told = {"error": error.code, "what": error.what, "why": error.why, "remedy": error.remedy}
-        emit_json({**told, "exit_code": error.exit_code}, out)
+        fields = {"error": error.code, "what": error.what, "why": error.why, "remedy": error.remedy}
+        emit_json({**fields, "exit_code": error.exit_code}, out)
         return
     red, dim, green, reset = (_RED, _DIM, _GREEN, _RESET) if has_colour(out) else ("", "", "", "")
     print(mask(f"{red}{error.code}:{reset} {error.what}"), file=out)

@@ -151,8 +151,8 @@ def _live_partitions(topic: str, options: KafkaOptions) -> int | None:
 def _print_rejected(rejected: Rejected, tried: list[Tried], settings: PipelineSettings, *, as_json: bool) -> None:
     policy = "stops the pipeline" if settings.on_invalid == "halt" else "becomes a dead letter"
     if as_json:
-        told = {"rejected": rejected.explanation, "remedy": rejected.remedy, "on_invalid": settings.on_invalid}
-        emit_json({**told, "tried": [one._asdict() for one in tried]})
+        fields = {"rejected": rejected.explanation, "remedy": rejected.remedy, "on_invalid": settings.on_invalid}
+        emit_json({**fields, "tried": [one._asdict() for one in tried]})
         return
     say(f"rejected   {rejected.explanation}; such an event {policy}")
     say(f"remedy     {rejected.remedy}")

@@ -288,7 +288,7 @@ class Supervisor:
             self._ownership.release()
 
     def _unnoted(self, error: TailraceError) -> None:
-        self._log.warning("ledger", error=error.code, what=error.what, why=error.why, remedy=error.remedy)
+        self._log.warning("position history", error=error.code, what=error.what, why=error.why, remedy=error.remedy)
 
     def _announce(self, state: str, error: TailraceError | None = None) -> None:
         # While another instance runs the pipeline, this one announces its own state separately.

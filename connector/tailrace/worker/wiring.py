@@ -113,7 +113,7 @@ class Wiring:
             require_same_log(self.database, stored, patience=COMPARE_SECONDS)
 
     def _past(self) -> tuple[LsnPosition, ...]:
-        """Reads earlier positions from the position history, which tell where a replay window in time begins."""
+        """Reads earlier positions from the position history, to find where a replay window begins."""
         if isinstance(self.database, MongoOptions) or self.database.replay_window.seconds is None:
             return ()
         since_ms = time.time_ns() // 1_000_000 - int(self.database.replay_window.seconds * 1000) - DAY_MS
@@ -244,7 +244,7 @@ class Wiring:
         self,
         admin: Admin,
         wake: Wakeup,
-        tell: Callable[[str, str, int], None],
+        alert: Callable[[str, str, int], None],
         require_owned: Callable[[float], None] = lambda _: None,
         stored: StoredState | None = None,
     ) -> Publisher:
@@ -255,7 +255,7 @@ class Wiring:
 
         def dead_lettered(records: list[Record]) -> None:
             for (reason, type_name), count in count_dead_letters(records).items():
-                tell(reason, type_name, count)
+                alert(reason, type_name, count)
 
         return Publisher(
             self.kafka,
@@ -268,7 +268,7 @@ class Wiring:
 
 
 def wire(settings: PipelineSettings, *, adopt: bool = False, warn: Callable[[str], None] = lambda _: None) -> Wiring:
-    """Reads schemas and topic rules, and raises for whatever cannot work, without asking a server."""
+    """Reads schemas and topic rules, and raises for settings that cannot work, without asking a server."""
     columns = column_map(settings)
     view = routing_view(settings.pipeline, columns)
     specs = load_topics(settings.topics.folder, view) if settings.topics.folder else []
