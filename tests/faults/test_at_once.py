@@ -1,4 +1,4 @@
-"""A replay or a recovery run twice at once, or told to leave half-way: one of them goes on, nothing is doubled."""
+"""Two replays or recoveries at once, or one that is stopped: one continues, nothing is duplicated."""
 
 from __future__ import annotations
 

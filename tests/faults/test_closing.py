@@ -1,4 +1,4 @@
-"""A publisher that is closed while it waits for Kafka stores nothing afterwards; a claim is nobody else's to erase."""
+"""A publisher that is closed while it waits for Kafka stores nothing afterwards, and ownership is not erased."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What an outage must not cost: threads, sockets, memory, or the promise to leave when asked (I9, I10)."""
+"""An outage must not cost threads, sockets or memory, nor delay a stop (I9, I10)."""
 
 from __future__ import annotations
 

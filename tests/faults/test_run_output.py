@@ -1,4 +1,4 @@
-"""What `tailrace run` says while it waits, when it fails and when it stops: each thing once, with cause and remedy."""
+"""The log of `tailrace run` while it waits, fails and stops: each event once, with cause and remedy."""
 
 from __future__ import annotations
 

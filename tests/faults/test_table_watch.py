@@ -1,4 +1,4 @@
-"""The regular look at the outbox's tables: what it refuses, what it lets pass, and that it waits for nobody's lock."""
+"""The regular check of the outbox's tables: what it refuses and allows, without waiting for locks."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Certificates: what is not accepted is a named error with the right remedy, never a server that is away."""
+"""Certificates that are not accepted are a named error with a remedy, not an unavailable server."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A pipeline that tells a webhook of its dead letters, and one whose webhook hangs."""
+"""A pipeline that calls a webhook for dead letters, and one whose webhook hangs."""
 
 from __future__ import annotations
 

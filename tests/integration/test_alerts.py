@@ -1,6 +1,6 @@
-"""A webhook at its worst beside a pipeline at full speed: real threads, sockets and time.
+"""A failing webhook next to a pipeline at full speed, with real threads, sockets and time.
 
-What stands in for the pipeline is a thread that sets letters aside as fast as it can; there is no Kafka here.
+A thread that counts dead letters as fast as it can replaces the pipeline; there is no Kafka.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""`tailrace check` on real servers: it finds what would stop a pipeline, says how to mend it, and changes nothing."""
+"""`tailrace check` on real servers: it finds what would stop a pipeline, shows the fix, and changes nothing."""
 
 from __future__ import annotations
 
@@ -173,7 +173,7 @@ def test_rows_in_the_order_of_a_random_id_are_warned_of(shop: Shop, run: Run) ->
     assert "(xmin), then of id" in report.checks["order of rows"]["found"]
 
 
-def test_a_rule_that_looks_at_a_column_that_is_not_there(shop: Shop, run: Run) -> None:
+def test_a_rule_on_a_missing_column(shop: Shop, run: Run) -> None:
     rule = {"topic": shop.topic, "match": {"aggregate": "order", "column": {"tenant": "acme"}}}
     (shop.folder / "topics" / "orders.yaml").write_text(json.dumps(rule))
     report = run(shop.file)
@@ -225,7 +225,7 @@ def test_row_security_would_hide_rows_from_reading_the_table(shop: Shop, run: Ru
     assert run(shop.file).failures() == ["table rights"]
 
 
-def test_a_wrong_password_is_one_finding_and_kafka_is_still_looked_at(shop: Shop, run: Run) -> None:
+def test_a_wrong_password_is_one_failure_and_kafka_is_still_checked(shop: Shop, run: Run) -> None:
     shop.configure(source={"postgres": shop.postgres.dsn(shop.name, "postgres", PASSWORD)})
     report = run(shop.file)
     assert (report.code, report.failures()) == (1, ["postgres"])

@@ -1,4 +1,4 @@
-"""`tailrace check` on a cluster of three brokers: topics with one copy, and one whose only copy is gone."""
+"""`tailrace check` on three brokers: topics with one replica, and one whose only replica is lost."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`tailrace check` of a MongoDB pipeline on real servers: what would stop it, how to mend that, and nothing changed."""
+"""`tailrace check` of a MongoDB pipeline on real servers: problems, their fixes, and no changes."""
 
 from __future__ import annotations
 
@@ -161,7 +161,7 @@ def test_an_almighty_user_is_warned_of(guests: Users, run: Run) -> None:
     assert "root" in report.found("user")
 
 
-def test_a_wrong_password_is_one_finding_and_kafka_is_still_looked_at(guests: Users, run: Run) -> None:
+def test_a_wrong_password_is_one_failure_and_kafka_is_still_checked(guests: Users, run: Run) -> None:
     assert isinstance(guests.mongo, MongoServer)
     guests.configure(source={"mongo": f"mongodb://nobody:{PASSWORD}@{guests.mongo.host}:{guests.mongo.port}/"})
     report = run(guests)
@@ -254,7 +254,7 @@ def test_documents_that_do_not_fit(users: Users, run: Run) -> None:
     assert "no field 'who'" in run(users).found("fields")
 
 
-def test_a_rule_that_looks_at_a_field_that_no_document_has(users: Users, run: Run) -> None:
+def test_a_rule_on_a_missing_field(users: Users, run: Run) -> None:
     rule = {"topic": users.topic, "match": {"aggregate": "user", "column": {"tenant": "acme"}}}
     (users.folder / "topics" / "users.yaml").write_text(json.dumps(rule))
     assert "rules" not in run(users).checks, "an empty collection tells nothing"
@@ -291,7 +291,7 @@ def test_several_collections(mongo: MongoServer, kafka: KafkaBroker, tmp_path: P
     close_users(users)
 
 
-def test_a_collection_that_is_gone_or_made_anew(users: Users, run: Run) -> None:
+def test_a_collection_that_was_dropped_or_recreated(users: Users, run: Run) -> None:
     users.start().stop()
     with users.client() as client:
         client[users.database].drop_collection("outbox")
@@ -361,7 +361,7 @@ def test_a_log_that_no_longer_reaches_back(kafka: KafkaBroker, tmp_path: Path, r
         assert "minRetentionHours" in report.remedy("oplog")
 
 
-def test_a_look_behind_the_position_that_takes_too_long_is_no_failure(guests: Users, run: Run) -> None:
+def test_a_slow_search_after_the_position_is_no_failure(guests: Users, run: Run) -> None:
     guests.start().stop()
     broken = {"failCommands": ["getMore"], "closeConnection": True, "appName": f"tailrace {guests.name} (observer)"}
     with guests.client() as client:

@@ -1,4 +1,4 @@
-"""`tailrace check` and a start with a standby as the source address, and with a connector that commits wait for."""
+"""`tailrace check` and a start with a standby as source, and with a connector in synchronous_standby_names."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What `tailrace init` writes, run for real: its SQL, then check and run as the role with the fewest rights."""
+"""Runs what `tailrace init` writes: its SQL, then check and run with the role of few rights."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`tailrace status` in every state: what was announced is believed only as far as the slot bears it out."""
+"""`tailrace status` in every state: RUNNING counts only while the slot is in use."""
 
 from __future__ import annotations
 
@@ -170,7 +170,7 @@ def test_what_a_person_reads(shop: Shop, capsys: pytest.CaptureFixture[str]) -> 
         assert line in told
 
 
-def test_watching_looks_again_until_interrupted(
+def test_watching_refreshes_until_interrupted(
     shop: Shop, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Ctrl-C comes at the third look."""

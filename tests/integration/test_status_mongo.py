@@ -1,4 +1,4 @@
-"""`tailrace status` of a MongoDB pipeline: RUNNING is believed only while the server has a session of the connector."""
+"""`tailrace status` of a MongoDB pipeline: RUNNING counts only while the connector has a session."""
 
 from __future__ import annotations
 

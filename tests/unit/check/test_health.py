@@ -1,4 +1,4 @@
-"""The derived state: every pairing of what was announced with what the servers see."""
+"""The derived state for every combination of announcement and server report."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def test_postgres_is_away(announced: str, state: str) -> None:
     assert state_of(news(announced), None) == state
 
 
-def test_kafka_is_away_or_both() -> None:
+def test_kafka_or_both_servers_are_unavailable() -> None:
     assert state_of(None, replace(SEEN, slot=READ)) == "UNKNOWN"
     assert state_of(None, None) == "UNKNOWN"
 
@@ -135,7 +135,7 @@ def test_what_waits_is_a_lag_whether_or_not_it_runs() -> None:
 
 
 @pytest.mark.parametrize(("source", "name"), [("postgres", "Postgres"), ("mongo", "MongoDB")])
-def test_the_database_that_is_away_is_called_by_its_name(source: str, name: str) -> None:
+def test_an_unavailable_database_is_named(source: str, name: str) -> None:
     assert (
         derive_health("p", source, news("RUNNING"), None, {}).detail
         == f"{name} does not answer; the connector announced RUNNING"

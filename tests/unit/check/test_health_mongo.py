@@ -1,4 +1,4 @@
-"""What MongoDB's answers mean for a pipeline: who is connected, what waits, how far the log reaches."""
+"""What MongoDB's responses mean for a pipeline: sessions, next change, oplog."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Judgements over what a MongoDB says of itself, at their borders."""
+"""The rules for MongoDB, at their limits."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Findings: how looks are gathered, and the small words they are made of."""
+"""How checks are run, and how numbers are formatted."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def gone() -> CheckResult:
     raise SourceUnavailable("gone", remedy="Tailrace reconnects by itself.")
 
 
-def test_a_look_that_raises_is_a_failure_and_the_next_is_still_taken() -> None:
+def test_a_check_that_raises_fails_and_the_next_one_still_runs() -> None:
     checks = gather([("a", refused), ("b", lambda: None), ("c", lambda: ok("c", "fine"))])
     assert checks == [
         CheckResult("a", State.FAIL, "AccessRefused: no because", "ask"),
@@ -34,7 +34,7 @@ def test_a_look_that_raises_is_a_failure_and_the_next_is_still_taken() -> None:
     ]
 
 
-def test_a_server_that_went_away_ends_the_round() -> None:
+def test_an_unavailable_server_ends_the_checks() -> None:
     checks = gather([("a", gone), ("b", lambda: ok("b", "never asked"))])
     assert [(check.name, check.state) for check in checks] == [("a", State.FAIL)]
     assert "run it again" in checks[0].remedy

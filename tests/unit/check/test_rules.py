@@ -1,4 +1,4 @@
-"""Judgements over a server's numbers, at their borders."""
+"""The rules for Postgres and Kafka, at their limits."""
 
 from __future__ import annotations
 

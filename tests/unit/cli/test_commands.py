@@ -1,4 +1,4 @@
-"""`main`: what each way of ending prints and returns, and that listing commands imports none of them."""
+"""`main`: output and exit code of every outcome; `--help` imports no command."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def test_errors_have_exit_codes(
     assert told.err == f"{error.code}: x\n"
 
 
-def test_errors_are_told_as_json_where_asked_for(play: Play, capsys: pytest.CaptureFixture[str]) -> None:
+def test_errors_are_printed_as_json_on_request(play: Play, capsys: pytest.CaptureFixture[str]) -> None:
     remember("main-s3cret")
     play(raising(SlotMissing("no main-s3cret", why="gone", remedy="mend")))
     assert code_of("play", "--json") == 3

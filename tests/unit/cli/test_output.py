@@ -1,4 +1,4 @@
-"""Tables and JSON, plain where no person looks, and never with a secret."""
+"""Tables and JSON: plain without a terminal, and never with a secret."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Commands that are told to stop: by one signal, or by several at once."""
+"""Commands that get one stop signal, or several at once."""
 
 from __future__ import annotations
 

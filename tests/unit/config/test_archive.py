@@ -1,4 +1,4 @@
-"""Settings of the archive: what an address may be, and that no key of a store is ever shown."""
+"""Settings of the archive: valid addresses, and keys that are never shown."""
 
 from __future__ import annotations
 

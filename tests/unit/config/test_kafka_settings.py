@@ -1,4 +1,4 @@
-"""Pass-through settings: everything but what a guarantee stands on."""
+"""librdkafka settings: everything may be set except what guarantees depend on."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def test_reserved_names_say_why(name: str) -> None:
     assert "because" in caught.value.message()
 
 
-def test_what_guarantees_stand_on_is_reserved() -> None:
+def test_settings_that_guarantees_depend_on_are_reserved() -> None:
     named = {"transactional.id", "enable.idempotence", "isolation.level", "bootstrap.servers", "acks"}
     assert named | {"delivery.report.only.error", "on_delivery", "error_cb"} <= set(RESERVED)
 

@@ -1,4 +1,4 @@
-"""A file and the environment become a Pipeline, or one error that names every problem and no secret."""
+"""A file and the environment become PipelineSettings, or one error with every problem and no secret."""
 # ruff: noqa: E501  the table of broken settings reads best with one case a line
 
 from __future__ import annotations
@@ -260,7 +260,7 @@ def test_broken_settings(folder: Path, case: Broken) -> None:
     assert error.exit_code == 2
 
 
-def test_all_problems_are_told_at_once(folder: Path) -> None:
+def test_all_problems_are_reported_at_once(folder: Path) -> None:
     text = changed("localhost:9092", "'?'").replace("${env:PW}", "${env:ABSENT}") + "limits: {batch_bytes: s}\nx: 1\n"
     error = failure(folder, text)
     assert "has 4 problems" in error.what
@@ -286,7 +286,7 @@ def test_an_address_in_the_wrong_place_hides_its_password(folder: Path) -> None:
     assert "on_invalid is 'postgresql://u:***@h'" in error.what
 
 
-def test_a_reference_that_fails_is_told_once_and_is_no_secret(folder: Path) -> None:
+def test_a_failed_reference_is_reported_once_and_is_no_secret(folder: Path) -> None:
     text = GOOD.replace("${env:PW}", "${env:NO_1}") + "  settings: {sasl.password: '${env:NO_2}'}\n"
     error = failure(folder, text + "limits: {batch_records: '${env:NO_3}'}\n")
     assert "has 3 problems" in error.what

@@ -1,4 +1,4 @@
-"""The model alone: defaults, what depends on what, and what is shown."""
+"""The settings model: defaults, dependencies and representation."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def test_defaults() -> None:
     assert (limits.batch_records, limits.batch_bytes, limits.payload_bytes) == (6000, 8_388_608, 1_000_000)
 
 
-def test_what_is_given_stands() -> None:
+def test_given_values_are_kept() -> None:
     source = {
         **SMALLEST["source"],
         "slot": "s",

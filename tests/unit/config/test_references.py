@@ -1,4 +1,4 @@
-"""References are replaced by what they name, or say what is missing."""
+"""References are resolved, or the error says what is missing."""
 
 from __future__ import annotations
 

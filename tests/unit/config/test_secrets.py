@@ -1,4 +1,4 @@
-"""Secrets are never shown: not by repr, str, JSON or format, and `mask` strikes them out of any text."""
+"""Secrets are never shown by repr, str, JSON or format, and `mask` replaces them in any text."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`source:` names one database, with the settings of that one; whatever its address holds is not shown."""
+"""`source:` names one database with its settings, and its address is not shown."""
 
 from __future__ import annotations
 

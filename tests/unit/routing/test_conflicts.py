@@ -153,7 +153,7 @@ def test_rules_of_other_pipelines_are_their_concern() -> None:
     assert "can match" in refused(*both, view=None).what
 
 
-def test_a_rule_that_looks_where_nothing_stands() -> None:
+def test_a_rule_on_something_that_events_do_not_have() -> None:
     rule = spec("a", {"stream": "payments"})
     error = refused(rule)
     assert error.what.startswith("topics/a.yaml:4: match.stream needs a stream column")

@@ -1,4 +1,4 @@
-"""The worked examples of docs/routing.md: each is a folder that loads, and routes as the page says."""
+"""The examples of docs/routing.md load and route as the page says."""
 
 from __future__ import annotations
 

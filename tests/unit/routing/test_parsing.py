@@ -1,4 +1,4 @@
-"""Topic specs: what YAML may say, and the line and the field named when it says something else."""
+"""Parsing of topic specs; errors name the line and the field."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""murmur2, by values that the Java client gives. A broker's own verdict stands in tests/integration/test_topics.py."""
+"""murmur2 gives the values of the Java client. tests/integration/test_topics.py compares it with a broker."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Routing: rules by priority, then the last resort, then the template, then nothing."""
+"""Routing: rules by priority, then `match: "*"`, then the template."""
 
 from __future__ import annotations
 

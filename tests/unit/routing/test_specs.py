@@ -17,7 +17,7 @@ def test_rules_are_tried_by_priority_and_the_last_resort_last() -> None:
     assert [spec.topic for spec, _ in in_order(specs)] == ["high", "a", "b", "low", "rest"]
 
 
-def test_a_field_that_was_not_written_is_looked_for_where_it_would_stand() -> None:
+def test_a_missing_field_is_reported_at_the_line_of_its_parent() -> None:
     origin = SpecOrigin("t.yaml", {("match",): 3, ("match", "type"): 4})
     assert origin.at("match", "type") == "t.yaml:4"
     assert origin.at("match", "type", "0") == "t.yaml:4"

@@ -1,4 +1,4 @@
-"""Topic templates: what they may say, and what they refuse to make of an event."""
+"""Topic templates: valid ones, and events for which they give no topic."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""From a row to its route: what rules see of a table whose columns have names of their own."""
+"""Routes of rows from tables with renamed columns."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def test_a_table_without_the_mapped_column_is_refused(part: str) -> None:
     assert f"outbox.columns.{part}" in caught.value.remedy
 
 
-def test_what_a_condition_looks_at_depends_on_the_pipeline() -> None:
+def test_what_a_condition_tests_depends_on_the_pipeline() -> None:
     subject, stream = RuleCondition("subject", ()), RuleCondition("stream", ())
     plain, mapped = View(), routing_view("orders", replace(MAP, subject="type"))
     assert (plain.variable(subject), plain.variable(stream)) == (SUBJECT, "stream")
@@ -64,7 +64,7 @@ def test_the_stream_of_an_event() -> None:
     assert routing_view("orders", replace(MAP, stream="type")).require_stream("{stream}") is None
 
 
-def test_a_rule_for_other_pipelines_is_not_seen() -> None:
+def test_a_rule_for_other_pipelines_is_ignored() -> None:
     assert View("orders").sees(Rule())
     assert View("orders").sees(Rule(pipelines=("billing", "orders")))
     assert not View("orders").sees(Rule(pipelines=("billing",)))

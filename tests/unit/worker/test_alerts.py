@@ -1,6 +1,6 @@
-"""Notices and the webhook's calls: told once, then in sums; nothing lost, nothing given away, nobody kept waiting.
+"""Alerts and calls of the webhook: reported once, then as sums; nothing is lost or revealed, and nothing waits.
 
-A real HTTP server answers; the clock is ours, so that a minute takes no time.
+A real HTTP server answers. The clock is controlled by the test.
 """
 
 from __future__ import annotations
@@ -206,7 +206,7 @@ class TestAlertCounter:
         assert counter.next_due() == float("inf")
         assert counter.add(A, 1, at=61)
 
-    def test_what_came_while_it_was_told_is_left_for_the_next_time(self) -> None:
+    def test_letters_counted_during_a_report_are_reported_next(self) -> None:
         counter = AlertCounter(60)
         counter.add(A, 1, at=0)
         alert = counter.due(0)
@@ -242,7 +242,7 @@ class TestAlertCounter:
 
 
 class TestTelling:
-    def test_a_new_pair_is_told_at_once(self, start: Start, hook: Hook, clock: HandClock) -> None:
+    def test_a_new_pair_is_reported_at_once(self, start: Start, hook: Hook, clock: HandClock) -> None:
         start(hook.port).dead_lettered(INVALID, "OrderPlaced", 3)
         wait_until(lambda: hook.told)
         at = datetime.fromtimestamp(clock.wall(), UTC).isoformat(timespec="milliseconds")
@@ -387,7 +387,7 @@ class TestTrouble:
         alerts.close(SLACK)
         assert [line["dead_letters"] for line in lines(caplog, "webhook missed alerts")] == [2]
 
-    def test_a_server_that_is_away_is_told_when_it_comes_back(
+    def test_an_unavailable_server_is_called_when_it_is_back(
         self, start: Start, clock: HandClock, caplog: pytest.LogCaptureFixture
     ) -> None:
         with socket.socket() as free:
@@ -402,7 +402,7 @@ class TestTrouble:
             clock.move(1)
             assert hook.counts() == [7]
 
-    def test_a_notice_it_chokes_on_does_not_hold_up_the_others(
+    def test_an_alert_that_always_fails_does_not_delay_the_others(
         self, start: Start, hook: Hook, clock: HandClock
     ) -> None:
         hook.answer = lambda handler, told: status(500 if told["type"] == "A" else 204)(handler, told)
@@ -415,7 +415,7 @@ class TestTrouble:
         assert hook.counts("B") == [1]
         assert len(hook.counts("A")) > 1
 
-    def test_a_name_that_nobody_knows_fails_like_any_other_trouble(self) -> None:
+    def test_an_unknown_host_name_is_a_failure(self) -> None:
         answer = WebhookCaller(WebhookOptions("http://nobody.invalid/")).post(b"{}", 10)
         assert answer.outcome is CallOutcome.FAILED
 
@@ -431,7 +431,7 @@ class TestTrouble:
         ],
         ids=["nothing", "not http", "echo", "endless line", "too many headers", "binary"],
     )
-    def test_whatever_it_answers_is_a_failure_that_quotes_nothing(
+    def test_an_invalid_response_is_a_failure_that_quotes_nothing(
         self, data: bytes, start: Start, hook: Hook, clock: HandClock, caplog: pytest.LogCaptureFixture
     ) -> None:
         hook.answer = raw(data)
@@ -504,7 +504,7 @@ class TestCertificates:
 
 
 class TestClosing:
-    def test_what_is_left_is_still_written_and_told(
+    def test_closing_writes_and_sends_what_is_left(
         self, start: Start, hook: Hook, clock: HandClock, caplog: pytest.LogCaptureFixture
     ) -> None:
         alerts = start(hook.port)
@@ -518,7 +518,7 @@ class TestClosing:
         assert not lines(caplog, "webhook missed alerts")
 
     @pytest.mark.parametrize("behaviour", [hang, drip], ids=["hangs", "drips"])
-    def test_a_call_under_way_does_not_keep_it(
+    def test_closing_does_not_wait_for_a_running_call(
         self,
         behaviour: Callable[[Hook], Answering],
         start: Start,
@@ -536,7 +536,7 @@ class TestClosing:
         assert sum(line["dead_letters"] for line in lines(caplog)) == 5
         assert [line["dead_letters"] for line in lines(caplog, "webhook missed alerts")] == [5]
 
-    def test_one_that_fails_is_tried_one_last_time_and_no_more(
+    def test_closing_tries_a_failing_webhook_once_more(
         self, start: Start, hook: Hook, clock: HandClock, caplog: pytest.LogCaptureFixture
     ) -> None:
         hook.answer = status(500)

@@ -1,4 +1,4 @@
-"""Waits that end when a server answers again. Those that must be cut short would take an hour otherwise."""
+"""Waits that end early when a server answers again; otherwise they would take an hour."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`tailrace init` writes files that load as they stand, and never overwrites unasked."""
+"""`tailrace init` writes files that load without changes, and overwrites only with --force."""
 
 from __future__ import annotations
 
