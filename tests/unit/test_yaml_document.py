@@ -1,4 +1,4 @@
-"""Reading YAML for whoever wants it: the words of the errors are the caller's (the rest: config/test_pipeline_file.py)."""
+"""Reading YAML with the error texts of the caller. More tests: config/test_pipeline_file.py."""
 
 from __future__ import annotations
 
