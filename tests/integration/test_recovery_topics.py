@@ -88,7 +88,8 @@ class Topic:
         for what, offsets in begin.items():
             for topic, starts in offsets.items():
                 getattr(side, what)(topic, starts)
-        side.read(side.existing(lambda name: name == self.name), to_the_end=True)
+        side.start(side.existing(lambda name: name == self.name), to_the_end=True)
+        side.finish()
         return side.kept_since[self.name]
 
     def _producer(self, **more: str) -> Producer:
