@@ -68,7 +68,7 @@ def arrives(shop: Shop, event: str) -> dict[str, Message]:
     return by_id(shop, shop.topic)
 
 
-def test_poison_is_set_aside_and_the_stream_moves_on(shop: Shop) -> None:
+def test_poison_messages_are_dead_lettered_and_the_stream_continues(shop: Shop) -> None:
     shop.execute("ALTER TABLE outbox ALTER COLUMN payload TYPE text")
     shop.configure(limits={"payload_bytes": LIMIT})
     connector = shop.start()
@@ -136,8 +136,8 @@ def test_halting_on_an_invalid_event_keeps_everything(shop: Shop) -> None:
     assert not by_id(shop, shop.topic)
     assert not by_id(shop, shop.letters)
     shop.start(wait=False).failed("Halted")  # it does not heal by itself, and it skips nothing
-    mended = {**SCHEMA, "properties": {**SCHEMA["properties"], "amount": {}}}  # type: ignore[dict-item]
-    (shop.folder / "schemas" / "OrderPlaced" / "1.json").write_text(json.dumps(mended))
+    corrected = {**SCHEMA, "properties": {**SCHEMA["properties"], "amount": {}}}  # type: ignore[dict-item]
+    (shop.folder / "schemas" / "OrderPlaced" / "1.json").write_text(json.dumps(corrected))
     shop.start()
     assert list(arrives(shop, events[-1])) == events
     assert not by_id(shop, shop.letters)
@@ -184,7 +184,7 @@ BIG_HEADER = (
 """Only payloads have a bound of their own: what else makes a record too large is refused by Kafka."""
 
 
-def test_a_record_that_its_topic_does_not_take_is_set_aside_alone(shop: Shop) -> None:
+def test_a_record_that_its_topic_rejects_is_dead_lettered_alone(shop: Shop) -> None:
     """Row 49: its neighbours in the same batch are published, in order, and nothing comes twice."""
     shop.execute("ALTER TABLE outbox ADD COLUMN remark text")
     shop.start()

@@ -438,7 +438,7 @@ STRANGE = {
 
 
 @pytest.mark.parametrize("answer", STRANGE.values(), ids=STRANGE)
-def test_a_registry_that_answers_strangely_after_it_has_worked_is_an_outage(
+def test_an_unexpected_answer_after_the_first_success_is_an_outage(
     answer: Callable[[BaseHTTPRequestHandler], None],
 ) -> None:
     good = saying(200, b'{"subject": "Order", "schema": "{}", "schemaType": "JSON", "id": 1, "version": 1}')
@@ -506,7 +506,7 @@ HOSTILE = [
 ]  # fmt: skip
 
 
-def test_no_name_of_a_type_stops_what_comes_after_it(line: Line, subject: str) -> None:
+def test_no_event_type_stops_the_events_after_it(line: Line, subject: str) -> None:
     """The service chooses the type: events of each of these are set aside, and the next event passes."""
     with line.client() as client, RegistrySchemas(client, compile_fetched, warn=print) as schemas:
         validator = PayloadValidator(schemas, max_bytes=1000)
@@ -525,7 +525,7 @@ def test_no_name_of_a_type_stops_what_comes_after_it(line: Line, subject: str) -
         assert validator.validate(event(subject), "orders")[1] is not None
 
 
-def test_a_type_whose_schema_cannot_be_used_is_set_aside_alone(line: Line, subject: str) -> None:
+def test_an_unusable_schema_dead_letters_only_events_of_its_type(line: Line, subject: str) -> None:
     broken = f"{subject}-broken"
     with line.client() as client, RegistrySchemas(client, compile_fetched, warn=print) as schemas:
         client.register(broken, {**ORDER, "properties": {"id": {"pattern": "(?=x)"}}}, "json")

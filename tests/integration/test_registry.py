@@ -1,4 +1,4 @@
-"""A real schema registry: the server itself, the client's questions, and contracts made of what it answers."""
+"""A real schema registry: the server, the client's requests, and schemas compiled from its answers."""
 
 from __future__ import annotations
 

@@ -37,7 +37,7 @@ KEYS: dict[str, Any] = {"json": {"title": "Key", "type": "string"}, "avro": "str
 
 
 class Registry:
-    """The client library's own stand-in for a registry, and contracts that are registered there."""
+    """The client library's in-memory registry, and compiled schemas that are registered there."""
 
     def __init__(self) -> None:
         self.client = SchemaRegistryClient.new_client({"url": "mock://here"})

@@ -1,4 +1,4 @@
-"""Compiling contracts: what is refused at load time, and that nothing is ever fetched."""
+"""Compiling JSON Schemas: what is rejected at load time, and that nothing is ever fetched."""
 
 from __future__ import annotations
 

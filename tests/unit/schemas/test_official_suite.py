@@ -100,7 +100,7 @@ def of_draft(schema: Any, draft: str) -> Any:
 
 
 def wrong(compiled: CompiledJsonSchema, group: Any) -> list[str]:
-    """The cases that a contract judges otherwise than the suite. Whatever is invalid must be explained, too."""
+    """The cases with another verdict than the suite's. Every invalid value must have an explanation, too."""
     found = []
     for case in group["tests"]:
         text = json.dumps(case["data"]).encode()
@@ -113,7 +113,7 @@ def wrong(compiled: CompiledJsonSchema, group: Any) -> list[str]:
 
 
 def compile_schema(schema: Any, surroundings: ReferencedSchemas = ALONE) -> CompiledJsonSchema | None:
-    """The contract, or None if the schema is refused."""
+    """The compiled schema, or None if the schema is rejected."""
     try:
         return CompiledJsonSchema.compile("T", 1, schema, "T/1.json", surroundings=surroundings)
     except SchemaError:

@@ -20,7 +20,7 @@ FOLDERS = dict(zip(DRAFTS, ["draft2020-12", "draft2019-09", "draft7", "draft6", 
 
 
 def document_of(compiled: CompiledSchema, registered: list[CompiledSchema]) -> dict[str, Any]:
-    """A document with the contract and all it refers to, as a schema of its own: what it says, the contract says."""
+    """A self-contained document with the schema and all it refers to; it must accept what the schema accepts."""
     by_key = {key_of(each): each for each in registered}
     needed = needed_by([compiled], by_key)
     names = {key_of(each): f"{each.subject}.v{each.version}" for each in needed}

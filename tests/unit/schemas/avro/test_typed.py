@@ -1,4 +1,4 @@
-"""`encode_text` of an Avro contract: what it takes and what it leaves alone. `test_generated` compares the bytes."""
+"""`encode_text` of an Avro schema: which payloads it handles. `test_generated` compares the bytes."""
 
 from __future__ import annotations
 

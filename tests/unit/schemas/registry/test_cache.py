@@ -1,4 +1,4 @@
-"""References and memory, the parts of a registry's contracts that need no registry."""
+"""The parts of the registry cache that need no registry: references and cached answers."""
 
 from __future__ import annotations
 
