@@ -1,4 +1,4 @@
-"""Row 34 of the fault matrix: the primary dies and a standby takes over, with or without the slot, and with less."""
+"""Row 34 of the fault matrix: a standby replaces the primary, with or without the slot, or without the last rows."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The first start: where it begins, what it reads from the table, with which rights; killed half-way and resumed."""
+"""The first start: its position, the rows it reads from the table, its privileges; killed and resumed."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Rows 23 and 24 of the fault matrix: whatever happens to the publication, no row is passed over silently.
+"""Rows 23 and 24 of the fault matrix: changes of the publication never lose a row silently.
 
-Postgres up to 17 ends the stream when the publication is gone, 18 goes on without the rows; both must end in FAILED,
-with the stored position still in front of the rows that did not come.
+Postgres up to 17 ends the stream when the publication is gone, 18 continues without the rows; both must end in FAILED,
+with the stored position still before the missing rows.
 """
 
 from __future__ import annotations
@@ -86,7 +86,7 @@ def test_while_running(shop: Shop, fault: str) -> None:
 
 @pytest.mark.parametrize("fault", ["dropped", "dropped and re-created"])
 def test_while_running_on_18(shop18: Shop, fault: str) -> None:
-    """The stream just goes on: what notices a drop is the look before an idle position is stored."""
+    """The stream continues: the drop is found by the check before an idle position is stored."""
     connector = running(shop18)
     here = pass_over(shop18, fault)
     connector.failed("PublicationBroken")

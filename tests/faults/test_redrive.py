@@ -74,7 +74,7 @@ def times_published(shop: Shop) -> Counter[str]:
     return Counter(seen.id for seen in shop.published())
 
 
-def test_every_kill_point_of_a_redrive_is_exercised() -> None:
+def test_every_failpoint_of_a_redrive_is_exercised() -> None:
     assert {point for point, _ in KILLED} == set(failpoints.REDRIVING)
 
 

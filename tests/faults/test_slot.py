@@ -1,4 +1,4 @@
-"""Rows 20-22 of the fault matrix: a slot that was dropped, lost or moved is never worked around silently."""
+"""Rows 20-22 of the fault matrix: a dropped, lost or moved slot always stops the pipeline."""
 
 from __future__ import annotations
 

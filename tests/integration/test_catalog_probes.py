@@ -1,4 +1,4 @@
-"""What a look at the catalogue takes for a loss, what it does not, and what it costs."""
+"""Which catalog changes count as lost rows, which do not, and what the check costs."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ def test_a_look_does_not_read_the_whole_catalogue(
 def test_a_table_that_was_read_at_the_start_is_not_read_again(
     database: str, connection: psycopg.Connection[tuple[Any, ...]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """At the start a large table may take its time; a look that takes too long would end the stream, and so on."""
+    """At a start, reading a large table may take long; while streaming it would end the stream."""
     looked: list[str] = []
     has_row = UnpublishedRowsCheck._has_row
 
@@ -123,7 +123,7 @@ def test_a_table_that_was_read_at_the_start_is_not_read_again(
         assert stored[-1].watched
         source.open(stored[-1], stored.append)
         source.read(100, 1 << 20, 0.1)
-        assert source._feedback.verified, "there was no look"
+        assert source._feedback.verified, "there was no probe"
         assert looked == ["outbox"]
     finally:
         source.close()

@@ -68,7 +68,7 @@ def test_a_window_gives_way_to_a_full_disk_with_one_warning(
     feedback = Feedback("s", start, confirmed=0, window=holding, warn=warnings.append)
     with PgConnection(database, replication=False, timeout=10) as link:
         feedback.find_disk(link)
-        assert not feedback.advance(start), "without a look, nothing is known of the disk"
+        assert not feedback.advance(start), "without a probe, nothing is known about the disk"
         assert feedback.probe(link), "the server is told to let go"
     assert holding.held == start.lsn
     assert feedback.advance(LsnPosition(start.log, 20 * MB, 0))

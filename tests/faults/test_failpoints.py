@@ -1,4 +1,4 @@
-"""Rows 1-4 of the fault matrix: kill -9 exactly between two steps, then a restart, then the oracle."""
+"""Rows 1-4 of the fault matrix: kill -9 at every failpoint of a pipeline, then a restart, then the oracle."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ WHILE_STREAMING = (
 )
 
 
-def test_every_kill_point_is_exercised() -> None:
+def test_every_failpoint_is_exercised() -> None:
     assert {*AT_START, *WHILE_STREAMING, failpoints.DRAINING} == set(failpoints.ALL)
 
 
