@@ -11,7 +11,7 @@ from helpers.shop import Shop
 from tailrace.config.load import load_pipeline
 from tailrace.dlq import requests as park_requests
 from tailrace.dlq.dead_letter import DeadLetterId
-from tailrace.dlq.parked_keys import ParkingState, Request
+from tailrace.dlq.parked_keys import ParkingRequest, ParkingState
 from tailrace.kafka.client import KafkaOptions
 from tailrace.testkit.stack import StackError, wait_until
 from tailrace.testkit.topic_reader import header, read_all
@@ -55,7 +55,7 @@ def in_front(shop: Shop, *, final: bool = True) -> list[Message]:
 
 def ask(shop: Shop, letters: Message | list[Message], action: str, payload: str | None = None) -> None:
     requests = [
-        Request(
+        ParkingRequest(
             name_of(message),
             "discard" if action == "discard" else "redrive",
             header(message, "tailrace.position"),

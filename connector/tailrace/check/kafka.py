@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from tailrace.check.result import CheckResult, fail, failed, gather, hosts_of, is_loopback, ok, warn
 from tailrace.check.rules import NOT_VERIFIED, check_copies, check_partitions
-from tailrace.dlq.parking import Bounds, require_kept
+from tailrace.dlq.parking import ParkingLimits, require_kept
 from tailrace.errors import ConfigError, ParkingUnfit, TailraceError
 from tailrace.kafka.client import KafkaOptions, require_usable
 from tailrace.kafka.tail import Cluster, ClusterObserver, topic_matcher
@@ -33,7 +33,7 @@ class KafkaChecks:
         *,
         create: bool,
         payload_bytes: int,
-        park: Bounds | None = None,
+        park: ParkingLimits | None = None,
     ) -> None:
         """`default` describes topics of the template; its topic is the template, or empty without one.
 

@@ -16,7 +16,7 @@ from tailrace.check.rules import check_rules
 from tailrace.config.dead_letters import reasons_with
 from tailrace.config.load import load_pipeline
 from tailrace.config.model import PipelineSettings
-from tailrace.dlq.parking import Bounds
+from tailrace.dlq.parking import ParkingLimits
 from tailrace.errors import ConfigError, SchemaError, TailraceError
 from tailrace.positions.base import Position
 from tailrace.routing.folder import load_topics
@@ -138,7 +138,7 @@ def _kafka_checks(settings: PipelineSettings, specs: list[TopicSpec]) -> KafkaCh
         TopicSpec(topics.template or "", topics.partitions, topics.replication),
         create=topics.create,
         payload_bytes=settings.limits.payload_bytes,
-        park=Bounds(letters.park_keys, letters.park_hours) if parks else None,
+        park=ParkingLimits(letters.park_keys, letters.park_hours) if parks else None,
     )
 
 

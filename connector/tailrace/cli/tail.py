@@ -18,7 +18,7 @@ import typer
 from tailrace.cli.output import emit_json, has_colour, say
 from tailrace.config.load import load_pipeline
 from tailrace.config.model import PipelineSettings
-from tailrace.kafka.tail import Seen, TopicTail, topic_matcher
+from tailrace.kafka.tail import TailedRecord, TopicTail, topic_matcher
 from tailrace.records.plain import PIPELINE_HEADER
 from tailrace.routing.folder import load_topics
 from tailrace.worker.options import kafka_options, own_topics
@@ -87,7 +87,7 @@ def _passes(value: str, patterns: list[str]) -> bool:
     return not patterns or any(fnmatchcase(value, pattern) for pattern in patterns)
 
 
-def _print(seen: Seen, *, letter: bool, payload: bool) -> None:
+def _print(seen: TailedRecord, *, letter: bool, payload: bool) -> None:
     when = datetime.fromtimestamp(seen.timestamp_ms / 1000).astimezone().strftime("%H:%M:%S.%f")[:-3]
     head, headers = f"{when} {seen.topic}[{seen.partition}]@{seen.offset}", seen.headers
     parts = [headers.get("type", "-"), _text(seen.key), headers.get("id", "-")]
@@ -105,7 +105,7 @@ def _print(seen: Seen, *, letter: bool, payload: bool) -> None:
     sys.stdout.flush()
 
 
-def _as_json(seen: Seen, *, letter: bool, payload: bool) -> dict[str, Any]:
+def _as_json(seen: TailedRecord, *, letter: bool, payload: bool) -> dict[str, Any]:
     moment = datetime.fromtimestamp(seen.timestamp_ms / 1000, UTC)
     told: dict[str, Any] = {
         "time": moment.isoformat(timespec="milliseconds").replace("+00:00", "Z"),

@@ -232,7 +232,7 @@ class DeadLetter:
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class DeadLetterFilter:
     """A filter: each condition that is given must hold. Types and keys are shell patterns."""
 
     reasons: tuple[str, ...] = ()
@@ -242,7 +242,7 @@ class Wanted:
     until_ms: int | None = None
 
     def __bool__(self) -> bool:
-        return self != Wanted()
+        return self != DeadLetterFilter()
 
     def matches(self, letter: DeadLetter) -> bool:
         return (

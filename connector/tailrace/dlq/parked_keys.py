@@ -50,7 +50,7 @@ class ParkedKey:
 
 
 @dataclass(frozen=True, slots=True)
-class Request:
+class ParkingRequest:
     """A request to redrive the dead letter of a parked key, perhaps with another payload, or to discard it."""
 
     letter: DeadLetterId
@@ -134,7 +134,7 @@ def state_record(options: KafkaOptions, entity: Entity, state: ParkedKey | None,
     return Record(state_topic(options), value, _KEY + base64.b64encode(_joined(*entity)), [], at_ms)
 
 
-def request_record(options: KafkaOptions, request: Request | GiveUpRequest, at_ms: int) -> Record:
+def request_record(options: KafkaOptions, request: ParkingRequest | GiveUpRequest, at_ms: int) -> Record:
     if isinstance(request, GiveUpRequest):
         told = {"position": request.position, "by": request.by, "why": request.why}
         return Record(state_topic(options), json.dumps(told).encode(), _give_up_key(request.entity), [], at_ms)
@@ -143,7 +143,7 @@ def request_record(options: KafkaOptions, request: Request | GiveUpRequest, at_m
     )
 
 
-def answered(options: KafkaOptions, request: Request, failure: str | None, at_ms: int) -> list[Record]:
+def answered(options: KafkaOptions, request: ParkingRequest, failure: str | None, at_ms: int) -> list[Record]:
     """The records that answer a request; `failure` says why it could not be done."""
     name = str(request.letter).encode()
     answer = None if failure is None else json.dumps({"failure": failure}).encode()
@@ -172,7 +172,7 @@ class ParkingState:
 
     def __init__(self) -> None:
         self.keys: dict[Entity, ParkedKey] = {}
-        self.requests: dict[DeadLetterId, Request] = {}
+        self.requests: dict[DeadLetterId, ParkingRequest] = {}
         self.gives_up: dict[Entity, GiveUpRequest] = {}
         self.answers: dict[DeadLetterId, str] = {}
 
@@ -209,11 +209,13 @@ class ParkingState:
             return
 
 
-def _request(letter: DeadLetterId, told: dict[str, Any]) -> Request:
+def _request(letter: DeadLetterId, told: dict[str, Any]) -> ParkingRequest:
     payload = told.get("payload")
     action: Literal["redrive", "discard"] = "discard" if told["action"] == "discard" else "redrive"
     given = None if payload is None else base64.b64decode(payload)
-    return Request(letter, action, str(told["position"]), str(told.get("by", "")), str(told.get("why", "")), given)
+    return ParkingRequest(
+        letter, action, str(told["position"]), str(told.get("by", "")), str(told.get("why", "")), given
+    )
 
 
 def _give_up(entity: Entity, told: dict[str, Any]) -> GiveUpRequest:

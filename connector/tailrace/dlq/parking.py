@@ -21,8 +21,8 @@ from tailrace.dlq.dead_letter import DeadLetter, DeadLetterId
 from tailrace.dlq.parked_keys import (
     Entity,
     ParkedKey,
+    ParkingRequest,
     ParkingState,
-    Request,
     answered,
     entity_of,
     given_up,
@@ -33,7 +33,7 @@ from tailrace.dlq.parked_keys import (
 )
 from tailrace.dlq.reader import DeadLetterReader, unknown_topic
 from tailrace.dlq.redrive import redriven
-from tailrace.dlq.release import Part, Releaser, in_front
+from tailrace.dlq.release import ReleaseBatch, Releaser, in_front
 from tailrace.dlq.resolutions import Resolution
 from tailrace.dlq.waiting_topic import WaitingEvents
 from tailrace.errors import ConfigError, ParkingFull, ParkingUnfit, Rejected, TopicMissing
@@ -52,7 +52,7 @@ REQUESTS = 500
 NEAR = 20_000
 """How many requests a turn carries out, and how far apart their dead letters may be: one read gets them all."""
 KEY_BYTES = 64 * 1024 * 1024
-"""Of all parked keys together; with ordinary keys, `Bounds.keys` is reached long before."""
+"""Of all parked keys together; with ordinary keys, `ParkingLimits.keys` is reached long before."""
 NEARLY = 0.8
 """Part of a limit at which a warning is logged."""
 WAITING_BYTES = 16 * 1024 * 1024
@@ -60,7 +60,7 @@ HOUR_MS = 3_600_000
 
 
 @dataclass(frozen=True, slots=True)
-class Bounds:
+class ParkingLimits:
     keys: int = 10_000
     age_hours: float = 168
 
@@ -72,7 +72,7 @@ class Parking:
         self,
         options: KafkaOptions,
         admin: AdminClient,
-        bounds: Bounds,
+        bounds: ParkingLimits,
         *,
         warn: Callable[[str], None],
         parks: bool = True,
@@ -185,11 +185,11 @@ class Parking:
 
     def _give_up(self, processor: EventProcessor, limit: int) -> Iterator[list[Record]]:
         """Carries out requests for keys whose dead letter is gone: records that the first event is discarded."""
-        part = Part()
+        part = ReleaseBatch()
         for entity, request in list(self._board.gives_up.items()):
             if part.is_full(processor, limit):
                 yield from self._releasing.committed(part)
-                part = Part()
+                part = ReleaseBatch()
             now = time.time_ns() // 1_000_000
             state = self.keys.get(entity)
             part.add(given_up(self._options, entity, now))
@@ -207,19 +207,21 @@ class Parking:
             return
         # By position, because a dead letter may lack its key if that was too large.
         fronts = {state.place: entity for entity, state in self.keys.items() if not state.releasing}
-        part = Part()
+        part = ReleaseBatch()
         answered_now: list[DeadLetterId] = []
         for request, letter in self._with_letters(requests):
             if part.is_full(processor, limit):
                 yield from self._releasing.committed(part)
-                part = Part()
+                part = ReleaseBatch()
                 self._forget(answered_now)
             self._answer(request, letter, fronts, part, processor)
             answered_now.append(request.letter)
         yield from self._releasing.committed(part)
         self._forget(answered_now)
 
-    def _with_letters(self, requests: dict[DeadLetterId, Request]) -> Iterator[tuple[Request, DeadLetter | None]]:
+    def _with_letters(
+        self, requests: dict[DeadLetterId, ParkingRequest]
+    ) -> Iterator[tuple[ParkingRequest, DeadLetter | None]]:
         """Each request with its dead letter, or None if that is gone."""
         left = dict(requests)
         with closing(self._reader.near(requests.keys())) as letters:
@@ -234,10 +236,10 @@ class Parking:
 
     def _answer(
         self,
-        request: Request,
+        request: ParkingRequest,
         letter: DeadLetter | None,
         fronts: dict[str, Entity],
-        part: Part,
+        part: ReleaseBatch,
         processor: EventProcessor,
     ) -> None:
         now = time.time_ns() // 1_000_000
@@ -269,7 +271,7 @@ class Parking:
         part.states[entity] = replace(self.keys[entity], releasing=True)
         del fronts[request.position]
 
-    def _redriven(self, letter: DeadLetter, request: Request, processor: EventProcessor) -> Record:
+    def _redriven(self, letter: DeadLetter, request: ParkingRequest, processor: EventProcessor) -> Record:
         whole = letter if request.payload is None else letter.with_payload(request.payload)
         return redriven(processor.record_of_redriven(whole.event()), letter, edited=_edited(letter, request))
 
@@ -313,7 +315,7 @@ class Parking:
                 )
 
 
-def require_kept(options: KafkaOptions, config: Mapping[str, str], bounds: Bounds) -> None:
+def require_kept(options: KafkaOptions, config: Mapping[str, str], bounds: ParkingLimits) -> None:
     """Raises ParkingUnfit if the topic could delete a dead letter while its key is still parked."""
     kept_ms = int(config.get("retention.ms", "-1"))
     needed_ms = round(bounds.age_hours * HOUR_MS)
@@ -328,7 +330,7 @@ def require_kept(options: KafkaOptions, config: Mapping[str, str], bounds: Bound
         )
 
 
-def _neighbours(requests: dict[DeadLetterId, Request]) -> dict[DeadLetterId, Request]:
+def _neighbours(requests: dict[DeadLetterId, ParkingRequest]) -> dict[DeadLetterId, ParkingRequest]:
     """The first requests whose dead letters are near each other."""
     names = sorted(requests)
     near = [name for name in names[:REQUESTS] if name[0] == names[0][0] and name[1] - names[0][1] < NEAR]
@@ -339,5 +341,5 @@ def _refusal(what: str) -> ConfigError:
     return ConfigError(what, remedy="See `tailrace dlq list`.")
 
 
-def _edited(letter: DeadLetter, request: Request) -> bool:
+def _edited(letter: DeadLetter, request: ParkingRequest) -> bool:
     return request.payload is not None and not letter.is_original(request.payload)

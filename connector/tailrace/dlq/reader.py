@@ -15,12 +15,12 @@ from typing import Any
 
 from confluent_kafka import Message
 
-from tailrace.dlq.dead_letter import DeadLetter, DeadLetterId, Wanted
+from tailrace.dlq.dead_letter import DeadLetter, DeadLetterFilter, DeadLetterId
 from tailrace.dlq.resolutions import Resolution, ResolvedIds, dead_letter_id_of, resolutions_topic
 from tailrace.errors import DeadLetterMissing, KafkaUnavailable
 from tailrace.kafka.client import KafkaOptions
 from tailrace.kafka.reader import OffsetRange, RangeReader, Ranges, read_topic
-from tailrace.kafka.tail import Seen
+from tailrace.kafka.tail import TailedRecord
 
 
 @dataclass(slots=True)
@@ -67,7 +67,7 @@ class DeadLetterReader:
                     seen.add(hash(letter.fingerprint))
                 yield letter
 
-    def open(self, wanted: Wanted, spans: Ranges, marked: ResolvedIds) -> Generator[DeadLetter, None, None]:
+    def open(self, wanted: DeadLetterFilter, spans: Ranges, marked: ResolvedIds) -> Generator[DeadLetter, None, None]:
         """The dead letters that match and have no resolution."""
         with closing(self.dead_letters(spans)) as letters:
             yield from (letter for letter in letters if wanted.matches(letter) and letter not in marked)
@@ -184,7 +184,7 @@ def dead_letter_of(message: Message) -> DeadLetter | None:
     )
 
 
-def dead_letter_of_tail(seen: Seen) -> DeadLetter:
+def dead_letter_of_tail(seen: TailedRecord) -> DeadLetter:
     """A dead letter to show; the headers of a tailed record are text already."""
     return DeadLetter(
         DeadLetterId(seen.partition, seen.offset),

@@ -28,7 +28,7 @@ TURN_SECONDS = 0.25
 
 
 @dataclass(slots=True)
-class Part:
+class ReleaseBatch:
     """One transaction: records, and the states of keys after them; None for a key that is free."""
 
     records: list[Record] = field(default_factory=list)
@@ -74,7 +74,7 @@ class Releaser:
     def is_busy(self) -> bool:
         return bool(self._busy)
 
-    def committed(self, part: Part) -> Iterator[list[Record]]:
+    def committed(self, part: ReleaseBatch) -> Iterator[list[Record]]:
         """Yields the transaction; its states count when the caller asks for the next one."""
         if not part.records and not part.states:
             return
@@ -100,7 +100,7 @@ class Releaser:
         end, until = self._waiting.end(), time.monotonic() + TURN_SECONDS
         # However fast events of these keys come, each turn leaves less than the one before: the pass ends.
         goal = max(0, self._left - limit)
-        part = Part()
+        part = ReleaseBatch()
         while self._waiting.position < end and (
             time.monotonic() < until or (self._left and end - self._waiting.position > goal)
         ):
@@ -108,14 +108,14 @@ class Releaser:
                 if part.is_full(processor, limit):
                     yield from self.committed(part)
                     failpoints.reached(failpoints.RELEASING)
-                    part = Part()
+                    part = ReleaseBatch()
                 self._pass_on(message, part, processor)
         self._left = max(0, end - self._waiting.position)
         if not self._left:
             for entity in self._members.values():
                 if part.is_full(processor, limit):
                     yield from self.committed(part)
-                    part = Part()
+                    part = ReleaseBatch()
                 part.states[entity] = None
         yield from self.committed(part)
         if self._left:
@@ -135,7 +135,7 @@ class Releaser:
             if self._keys[entity].released >= self._waiting.position:
                 self._members[waiting_key(entity)] = entity
 
-    def _pass_on(self, message: Message, part: Part, processor: EventProcessor) -> None:
+    def _pass_on(self, message: Message, part: ReleaseBatch, processor: EventProcessor) -> None:
         """Adds the record or dead letter of an event that waited, if its key is being released."""
         key = message.key()
         entity = self._members.get(key) if isinstance(key, bytes) else None

@@ -17,8 +17,8 @@ from tailrace.dlq.dead_letter import FIRST, DeadLetter
 from tailrace.dlq.parked_keys import (
     Entity,
     GiveUpRequest,
+    ParkingRequest,
     ParkingState,
-    Request,
     entity_of,
     request_record,
     state_topic,
@@ -35,7 +35,7 @@ AT_ONCE = 10_000
 """Requests that are sent before their delivery is awaited."""
 
 
-def ask(options: KafkaOptions, requests: Sequence[Request | GiveUpRequest]) -> None:
+def ask(options: KafkaOptions, requests: Sequence[ParkingRequest | GiveUpRequest]) -> None:
     """Writes the requests; returns when Kafka has stored them."""
     failed: list[object] = []
     topic = state_topic(options)

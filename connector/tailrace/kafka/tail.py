@@ -38,7 +38,7 @@ class Cluster(NamedTuple):
     leaderless: Mapping[str, int] = MappingProxyType({})
 
 
-class Seen(NamedTuple):
+class TailedRecord(NamedTuple):
     """A committed record. Headers as text; of several of one name, the last."""
 
     topic: str
@@ -135,7 +135,7 @@ class TopicTail:
         """The topics that are followed now."""
         return sorted({topic for topic, _ in self._assigned})
 
-    def __iter__(self) -> Iterator[Seen]:
+    def __iter__(self) -> Iterator[TailedRecord]:
         while True:
             for message in self._consumer.consume(num_messages=500, timeout=POLL_SECONDS):
                 if (error := message.error()) is None:
@@ -201,9 +201,9 @@ def topic_matcher(topics: set[str], template: str | None, never: set[str]) -> Ca
     return wanted
 
 
-def _seen(message: Message) -> Seen:
+def _seen(message: Message) -> TailedRecord:
     found: Any = message  # its accessors are typed for what they take, not for what they give
     headers = {name: (value or b"").decode(errors="backslashreplace") for name, value in found.headers() or []}
-    return Seen(
+    return TailedRecord(
         found.topic(), found.partition(), found.offset(), found.timestamp()[1], found.key(), found.value(), headers
     )

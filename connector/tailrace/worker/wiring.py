@@ -10,7 +10,7 @@ from functools import partial
 from tailrace.config.dead_letters import reasons_with
 from tailrace.config.model import PipelineSettings
 from tailrace.dlq.parked_keys import state_topic
-from tailrace.dlq.parking import Bounds, Parking
+from tailrace.dlq.parking import Parking, ParkingLimits
 from tailrace.dlq.record import count_dead_letters, dead_letter
 from tailrace.errors import (
     ConfigError,
@@ -202,7 +202,7 @@ class Wiring:
                 remedy="Set kafka.delivery: exactly_once until all keys are released, then delete that topic.",
             )
         return Parking(
-            self.kafka, admin, Bounds(letters.park_keys, letters.park_hours), warn=self.warn, parks=bool(parks)
+            self.kafka, admin, ParkingLimits(letters.park_keys, letters.park_hours), warn=self.warn, parks=bool(parks)
         )
 
     def probe(self, error: TailraceError) -> Probe | None:

@@ -9,9 +9,11 @@ import sys
 import pytest
 
 from tailrace.cli import tail
-from tailrace.kafka.tail import Seen
+from tailrace.kafka.tail import TailedRecord
 
-SEEN = Seen("shop.orders", 1, 42, 1_700_000_000_123, b"k\x1b", b'{"a":1}' * 40, {"type": "OrderPlaced", "id": "i"})
+SEEN = TailedRecord(
+    "shop.orders", 1, 42, 1_700_000_000_123, b"k\x1b", b'{"a":1}' * 40, {"type": "OrderPlaced", "id": "i"}
+)
 
 
 class Terminal(io.StringIO):
@@ -19,7 +21,7 @@ class Terminal(io.StringIO):
         return True
 
 
-def drawn(monkeypatch: pytest.MonkeyPatch, seen: Seen, *, letter: bool = False, payload: bool = True) -> str:
+def drawn(monkeypatch: pytest.MonkeyPatch, seen: TailedRecord, *, letter: bool = False, payload: bool = True) -> str:
     """The line on a terminal of 80 columns."""
     terminal = Terminal()
     with monkeypatch.context() as patch:

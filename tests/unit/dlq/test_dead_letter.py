@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tailrace.dlq.dead_letter import DeadLetter, DeadLetterId, Wanted
+from tailrace.dlq.dead_letter import DeadLetter, DeadLetterFilter, DeadLetterId
 from tailrace.dlq.record import dead_letter
 from tailrace.errors import ConfigError, Reason, Rejected
 from tailrace.event import Column, Headers, OutboxEvent, Record, Row
@@ -181,19 +181,19 @@ def test_what_is_no_letter_of_ours_is_not_made_an_event() -> None:
 @pytest.mark.parametrize(
     ("wanted", "matches"),
     [
-        (Wanted(), True),
-        (Wanted(reasons=("poison_message", "schema_validation_failed")), True),
-        (Wanted(reasons=("poison_message",)), False),
-        (Wanted(types=("Pl*",)), True),
-        (Wanted(types=("pl*",)), False),
-        (Wanted(keys=("k?", "k")), True),
-        (Wanted(keys=("k?",)), False),
-        (Wanted(since_ms=1700, until_ms=1701), True),
-        (Wanted(since_ms=1701), False),
-        (Wanted(until_ms=1700), False),
-        (Wanted(types=("Placed",), keys=("other",)), False),
+        (DeadLetterFilter(), True),
+        (DeadLetterFilter(reasons=("poison_message", "schema_validation_failed")), True),
+        (DeadLetterFilter(reasons=("poison_message",)), False),
+        (DeadLetterFilter(types=("Pl*",)), True),
+        (DeadLetterFilter(types=("pl*",)), False),
+        (DeadLetterFilter(keys=("k?", "k")), True),
+        (DeadLetterFilter(keys=("k?",)), False),
+        (DeadLetterFilter(since_ms=1700, until_ms=1701), True),
+        (DeadLetterFilter(since_ms=1701), False),
+        (DeadLetterFilter(until_ms=1700), False),
+        (DeadLetterFilter(types=("Placed",), keys=("other",)), False),
     ],
 )
-def test_which_are_wanted(wanted: Wanted, matches: bool) -> None:
+def test_which_are_wanted(wanted: DeadLetterFilter, matches: bool) -> None:
     assert wanted.matches(letter(event())) is matches
-    assert bool(wanted) is (wanted != Wanted())
+    assert bool(wanted) is (wanted != DeadLetterFilter())

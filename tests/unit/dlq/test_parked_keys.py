@@ -10,8 +10,8 @@ from tailrace.dlq.dead_letter import DeadLetterId
 from tailrace.dlq.parked_keys import (
     GiveUpRequest,
     ParkedKey,
+    ParkingRequest,
     ParkingState,
-    Request,
     answered,
     entity_of,
     given_up,
@@ -74,7 +74,7 @@ def test_the_state_of_a_key_comes_back_and_goes(aggregate: str, key: bytes, rele
 @pytest.mark.parametrize("payload", [None, b"", b"\xff{}"])
 def test_a_request_stands_until_it_is_answered(payload: bytes | None) -> None:
     board = ParkingState()
-    request = Request(DeadLetterId(0, 3), "redrive", "0/1:0", "me", "why", payload)
+    request = ParkingRequest(DeadLetterId(0, 3), "redrive", "0/1:0", "me", "why", payload)
     record = request_record(OPTIONS, request, 1)
     board.read(record.key, record.value)
     assert board.requests == {DeadLetterId(0, 3): request}

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from tailrace.dlq.parked_keys import FIRST, ParkedKey
-from tailrace.dlq.parking import HOUR_MS, KEY_BYTES, Bounds, Parking, require_kept
+from tailrace.dlq.parking import HOUR_MS, KEY_BYTES, Parking, ParkingLimits, require_kept
 from tailrace.errors import ParkingFull, ParkingUnfit
 from tailrace.event import OutboxEvent, Record
 from tailrace.kafka.client import KafkaOptions
@@ -23,7 +23,7 @@ def event(key: bytes | None) -> OutboxEvent:
 
 
 def parking(warnings: list[str], **bounds: float) -> Parking:
-    made = Parking(KafkaOptions("localhost:1", "shop"), nobody, Bounds(**bounds), warn=warnings.append)  # type: ignore[arg-type]
+    made = Parking(KafkaOptions("localhost:1", "shop"), nobody, ParkingLimits(**bounds), warn=warnings.append)  # type: ignore[arg-type]
     made._releasing.bound = 7  # where the waiting topic ends, which no broker is asked here
     return made
 
@@ -93,4 +93,4 @@ def test_what_is_being_released_comes_before_its_age() -> None:
 @pytest.mark.parametrize(("kept", "hours", "passes"), [("-1", 168, True), ("3600000", 1, True), ("3599999", 1, False)])
 def test_letters_are_kept_for_as_long_as_keys_may_be_parked(kept: str, hours: float, passes: bool) -> None:
     with nullcontext() if passes else pytest.raises(ParkingUnfit, match="park_hours"):
-        require_kept(KafkaOptions("localhost:1", "shop"), {"retention.ms": kept}, Bounds(age_hours=hours))
+        require_kept(KafkaOptions("localhost:1", "shop"), {"retention.ms": kept}, ParkingLimits(age_hours=hours))

@@ -34,7 +34,7 @@ from tailrace.dlq.dead_letter import DeadLetter, DeadLetterId
 from tailrace.dlq.reader import dead_letter_of_tail
 from tailrace.dlq.resolutions import Resolution, ResolvedIds, resolutions_topic
 from tailrace.errors import ConfigError, Unavailable
-from tailrace.kafka.tail import Seen, TopicTail
+from tailrace.kafka.tail import TailedRecord, TopicTail
 
 DEFAULT_LIMIT = 100
 
@@ -197,7 +197,7 @@ def _print_verdict(now: dict[str, Any], *, by_consumer: bool) -> None:
         table("Expected by the schema, and found", now["fields"])
 
 
-def _print_seen(seen: Seen, *, is_mark: bool, as_json: bool) -> None:
+def _print_seen(seen: TailedRecord, *, is_mark: bool, as_json: bool) -> None:
     if is_mark:
         mark, name = Resolution.parse(seen.value or b""), (seen.key or b"").decode(errors="backslashreplace")
         told: dict[str, Any] = {"mark": {"id": name, **mark.to_json()}}

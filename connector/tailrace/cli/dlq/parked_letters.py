@@ -8,7 +8,7 @@ import time
 from tailrace.cli.dlq.results import Outcome
 from tailrace.dlq import requests
 from tailrace.dlq.dead_letter import DeadLetter
-from tailrace.dlq.parked_keys import FIRST, ParkingState, Request
+from tailrace.dlq.parked_keys import FIRST, ParkingRequest, ParkingState
 from tailrace.dlq.redrive import RedriveItem
 from tailrace.kafka.client import KafkaOptions
 
@@ -28,7 +28,7 @@ class Fronts:
         self._options = options
         self._places = {state.place for state in requests.board(options, final=True).keys.values()}
         self._asked: list[DeadLetter] = []
-        self._requests: list[Request] = []
+        self._requests: list[ParkingRequest] = []
 
     def __contains__(self, letter: DeadLetter) -> bool:
         return FIRST in letter.details and letter.position in self._places
@@ -37,7 +37,7 @@ class Fronts:
         """Adds a request; with the payload only if it was changed."""
         mark = posting.mark
         self._requests.append(
-            Request(
+            ParkingRequest(
                 letter.id,
                 "discard" if mark.action == "discarded" else "redrive",
                 letter.position,

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import typer
 
-from tailrace.dlq.dead_letter import DeadLetter, DeadLetterId, Wanted
+from tailrace.dlq.dead_letter import DeadLetter, DeadLetterFilter, DeadLetterId
 from tailrace.dlq.reader import DeadLetterReader
 from tailrace.dlq.resolutions import ResolvedIds
 from tailrace.errors import ConfigError, Reason
@@ -53,13 +53,13 @@ def moment(text: str, now_ms: int) -> int | None:
         ) from None
 
 
-def wanted(reasons: list[str], types: list[str], keys: list[str], since: str, until: str) -> Wanted:
+def wanted(reasons: list[str], types: list[str], keys: list[str], since: str, until: str) -> DeadLetterFilter:
     known = [reason.value for reason in Reason]
     for reason in reasons:
         if reason not in known:
             raise ConfigError(f"there is no reason {reason!r}", remedy=f"There are: {', '.join(known)}.")
     now = time.time_ns() // 1_000_000
-    return Wanted(tuple(reasons), tuple(types), tuple(keys), moment(since, now), moment(until, now))
+    return DeadLetterFilter(tuple(reasons), tuple(types), tuple(keys), moment(since, now), moment(until, now))
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +67,7 @@ class Choice:
     """Dead letters by id, or all open ones that match the filters."""
 
     ids: tuple[DeadLetterId, ...]
-    wanted: Wanted
+    wanted: DeadLetterFilter
 
     def spans(self, reader: DeadLetterReader) -> Ranges:
         """The offsets that the topic holds now. Later dead letters are not selected."""
@@ -97,9 +97,9 @@ class Choice:
             )
 
 
-def choose(ids: list[str] | None, found: Wanted, *, all_open: bool = False, hint: str) -> Choice:
+def choose(ids: list[str] | None, found: DeadLetterFilter, *, all_open: bool = False, hint: str) -> Choice:
     """Raises ConfigError if the selection is ambiguous or empty."""
-    if ids and (all_open or found != Wanted(keys=found.keys)):
+    if ids and (all_open or found != DeadLetterFilter(keys=found.keys)):
         raise ConfigError(
             "dead letters are selected both by id and by filters", remedy="Give ids (with --key as a check) or filters."
         )

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from tailrace.cli.dlq.edit import compact, edited, indented
 from tailrace.cli.dlq.selection import choose, moment, wanted
 from tailrace.cli.dlq.view import part_at, printable, row, verdict
-from tailrace.dlq.dead_letter import DeadLetter, DeadLetterId, Wanted
+from tailrace.dlq.dead_letter import DeadLetter, DeadLetterFilter, DeadLetterId
 from tailrace.dlq.redrive import pass_again
 from tailrace.errors import ConfigError, Reason, Rejected
 from tailrace.event import Headers, OutboxEvent, Route
@@ -58,22 +58,25 @@ def test_a_reason_that_does_not_exist() -> None:
 @pytest.mark.parametrize(
     ("ids", "found", "all_open"),
     [
-        ([], Wanted(), False),
-        (["0-1"], Wanted(types=("A",)), False),
-        (["0-1"], Wanted(keys=("k",), since_ms=1), False),
-        (["0-1"], Wanted(), True),
-        ([], Wanted(types=("A",)), True),
-        (["x"], Wanted(), False),
+        ([], DeadLetterFilter(), False),
+        (["0-1"], DeadLetterFilter(types=("A",)), False),
+        (["0-1"], DeadLetterFilter(keys=("k",), since_ms=1), False),
+        (["0-1"], DeadLetterFilter(), True),
+        ([], DeadLetterFilter(types=("A",)), True),
+        (["x"], DeadLetterFilter(), False),
     ],
 )
-def test_choices_that_mean_nothing_or_two_things(ids: list[str], found: Wanted, all_open: bool) -> None:
+def test_choices_that_mean_nothing_or_two_things(ids: list[str], found: DeadLetterFilter, all_open: bool) -> None:
     with pytest.raises(ConfigError):
         choose(ids, found, all_open=all_open, hint="Name some.")
 
 
 def test_a_letter_named_twice_is_meant_once() -> None:
-    assert choose(["0-1", "1", "0-2"], Wanted(keys=("k",)), hint="").ids == (DeadLetterId(0, 1), DeadLetterId(0, 2))
-    assert choose(None, Wanted(), all_open=True, hint="").ids == ()
+    assert choose(["0-1", "1", "0-2"], DeadLetterFilter(keys=("k",)), hint="").ids == (
+        DeadLetterId(0, 1),
+        DeadLetterId(0, 2),
+    )
+    assert choose(None, DeadLetterFilter(), all_open=True, hint="").ids == ()
 
 
 values = st.recursive(
