@@ -12,7 +12,14 @@ import pytest
 
 SPANS = {"faults": (0.0, 0.9), "integration": (0.0, 0.8), "unit": (0.1, 1.0)}
 """The part of the run over which the tests of a folder are spread."""
-LONG = ("test_kill_loop.py", "test_demo.py", "test_examples.py", "test_archive.py", "test_resources.py")
+LONG = (
+    "test_package.py",
+    "test_kill_loop.py",
+    "test_demo.py",
+    "test_examples.py",
+    "test_archive.py",
+    "test_resources.py",
+)
 """Files that take minutes; each file is run by one worker."""
 
 
