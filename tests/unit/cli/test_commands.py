@@ -146,7 +146,11 @@ def test_version(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 @pytest.mark.parametrize("arguments", [["--help"], ["-h"], []])
-def test_help_lists_every_command_and_the_exit_codes(capsys: pytest.CaptureFixture[str], arguments: list[str]) -> None:
+def test_help_lists_every_command_and_the_exit_codes(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, arguments: list[str]
+) -> None:
+    # Secrets of other tests in this process may be words of the help.
+    monkeypatch.setattr("tailrace.config.secrets._pattern", None)
     assert code_of(*arguments) == 0
     told = " ".join(capsys.readouterr().out.split())
     for name, (_, short_help) in commands.COMMANDS.items():
