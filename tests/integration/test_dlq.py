@@ -244,7 +244,7 @@ def test_one_payload_is_edited(shop: Shop, dlq: Dlq, monkeypatch: pytest.MonkeyP
         main(["dlq", "redrive", str(shop.file), first["id"], "--edit", "--yes"])
     assert caught.value.code == 1
     monkeypatch.setenv("EDITOR", f"{editor} -w")
-    assert "one letter" in dlq("redrive", "--all-open", "--edit", "--yes", code=2)[0]["what"]
+    assert "one dead letter" in dlq("redrive", "--all-open", "--edit", "--yes", code=2)[0]["what"]
     dlq("redrive", first["id"], "--edit", "--yes")
     message = published(shop)[event]
     assert message.value() == INVALID.replace('"much"', "1.10").encode()
