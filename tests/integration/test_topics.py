@@ -234,7 +234,7 @@ def test_an_explanation_needs_no_server(tmp_path: Path, run: Run) -> None:
     passed = json.loads(run("route", "explain", file, "--type", "Moved", "--key", "k", "--offline", "--json").out)
     assert passed["topic"] == f"{place.name}.rest"
     assert [(one["matched"], one["wins"]) for one in passed["tried"]] == [(False, False), (True, True)]
-    assert "subject is NULL or not there" in passed["tried"][0]["why"]
+    assert "subject is NULL or missing" in passed["tried"][0]["why"]
     rejected = run("route", "explain", file, *goods, "--offline")
     assert (rejected.code, "becomes a dead letter" in rejected.out) == (1, True), "its key column is not there"
     assert run("route", "explain", file, "--type", "A", "--column", "tenant").code == 2
