@@ -167,11 +167,11 @@ class TopicLimitsChanged(Unavailable):
 
 
 class RecordsRefused(Unavailable):
-    """Retried at once: the next attempt dead-letters these events. `places` has their reasons, by position."""
+    """Retried at once: the next attempt dead-letters these events. `reasons` maps positions to reasons."""
 
-    def __init__(self, what: str, places: dict[str, str]) -> None:
+    def __init__(self, what: str, reasons: dict[str, str]) -> None:
         super().__init__(what, why="The topic will never accept them.", remedy="The policy for failed events applies.")
-        self.places = places
+        self.reasons = reasons
 
 
 class CertificateInvalid(TailraceError):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import weakref
 
 
 class Wakeup:
@@ -10,6 +11,8 @@ class Wakeup:
 
     def __init__(self) -> None:
         self._fd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+        self._close = weakref.finalize(self, os.close, self._fd)
+        self._close.atexit = False  # threads may still set it while the process exits
 
     def fileno(self) -> int:
         return self._fd
@@ -24,4 +27,5 @@ class Wakeup:
             pass  # it was not set
 
     def close(self) -> None:
-        os.close(self._fd)
+        """Closes the file descriptor, which also happens when the object is no longer referenced."""
+        self._close()

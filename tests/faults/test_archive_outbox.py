@@ -19,8 +19,7 @@ from tailrace.errors import LayoutMismatch
 from tailrace.event import Row
 from tailrace.outbox.layouts import ColumnMap, Layout
 from tailrace.positions.postgres import LogIdentity, LsnPosition, TableRead
-from tailrace.sources.postgres import catalog as catalogue
-from tailrace.sources.postgres import table_sql
+from tailrace.sources.postgres import catalog, table_sql
 from tailrace.sources.postgres.connection import PgConnection
 from tailrace.sources.postgres.options import PostgresOptions
 from tailrace.sources.postgres.table_rescan import TableRescan
@@ -56,7 +55,7 @@ class Table:
     def passed(self) -> LsnPosition:
         """A position behind all rows."""
         with PgConnection(self.options.conninfo, replication=True, timeout=30) as stream:
-            server = catalogue.identify(stream)
+            server = catalog.identify(stream)
         ((now,),) = self.execute("SELECT pg_snapshot_xmin(pg_current_snapshot())::text")
         log = LogIdentity(server.system_id, server.timeline, server.database, "slot", "public.outbox", "")
         return LsnPosition(log, server.lsn, 0, table_read=TableRead(f"{now}:{now}:"))

@@ -207,7 +207,7 @@ def ends_with(error: type[TailraceError], shop: Shop, kind: type[RecoveryRun] = 
         fence(survey.wiring, ownership)
         plan = survey.plan(survey.case())
         with pytest.raises(error):
-            kind(survey, plan, ownership=ownership, wake=Wakeup(), **more).run()
+            kind(survey, plan, ownership=ownership, wakeup=Wakeup(), **more).run()
     finally:
         survey.close()
 

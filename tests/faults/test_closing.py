@@ -52,7 +52,7 @@ def opened(options: KafkaOptions) -> Callable[[], Publisher]:
         watch = PartitionWatch(options.pipeline)
         topic_manager = TopicManager(offsets.admin_client(options), {}, topic, watch, TopicLimits(), create=True)
         topic_manager.require([options.pipeline])
-        publisher = Publisher(options, topic_manager, StoredState(options), wake=Wakeup())
+        publisher = Publisher(options, topic_manager, StoredState(options), wakeup=Wakeup())
         publisher.open()
         return publisher
 

@@ -178,7 +178,7 @@ def test_a_link_that_dies_while_it_starts(own: Shop) -> None:
 
 
 def test_a_control_session_that_falls_silent(own: Shop) -> None:
-    """Row 18: streaming goes on, but a question to the catalogue is never answered."""
+    """Row 18: streaming goes on, but a catalog query is never answered."""
     with TcpProxy() as proxy:
         own.configure(source={"postgres": behind(own, proxy), "link_timeout": LINK_TIMEOUT})
         connector = own.start()

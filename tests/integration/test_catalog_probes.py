@@ -12,8 +12,7 @@ import pytest
 from tailrace.errors import PublicationBroken
 from tailrace.positions.base import Position
 from tailrace.positions.postgres import LsnPosition
-from tailrace.sources.postgres import catalog as catalogue
-from tailrace.sources.postgres import publication, unpublished_rows
+from tailrace.sources.postgres import catalog, publication, unpublished_rows
 from tailrace.sources.postgres.connection import PgConnection
 from tailrace.sources.postgres.options import PostgresOptions
 from tailrace.sources.postgres.source import PostgresSource
@@ -42,7 +41,7 @@ def test_a_table_of_a_published_schema_is_maintained(
     connection.execute("CREATE PUBLICATION looks FOR TABLES IN SCHEMA public WITH (publish = 'insert')")
     outbox = options(database)
     with PgConnection(database, replication=False, timeout=20) as link:
-        watch = UnpublishedRowsCheck(outbox.table, catalogue.oldest_running(link))
+        watch = UnpublishedRowsCheck(outbox.table, catalog.oldest_running(link))
         for statement in (
             "REINDEX TABLE CONCURRENTLY outbox",
             "ALTER TABLE outbox ADD CONSTRAINT one_seq UNIQUE USING INDEX by_seq",
@@ -111,14 +110,14 @@ def test_a_table_that_was_read_at_the_start_is_not_read_again(
     connection.execute(TABLE)
     connection.execute("CREATE PUBLICATION looks FOR ALL TABLES WITH (publish = 'insert')")
     stored: list[Position] = []
-    wake = Wakeup()
-    source = PostgresSource(options(database), wake=wake)
+    wakeup = Wakeup()
+    source = PostgresSource(options(database), wakeup=wakeup)
     try:
         source.open(None, stored.append)
         source.close()
         connection.execute("VACUUM FULL outbox")
         monkeypatch.setattr(UnpublishedRowsCheck, "_has_row", noted)
-        source = PostgresSource(options(database), wake=wake)
+        source = PostgresSource(options(database), wakeup=wakeup)
         assert isinstance(stored[-1], LsnPosition)
         assert stored[-1].watched
         source.open(stored[-1], stored.append)
@@ -127,5 +126,5 @@ def test_a_table_that_was_read_at_the_start_is_not_read_again(
         assert looked == ["outbox"]
     finally:
         source.close()
-        wake.close()
+        wakeup.close()
         connection.execute("SELECT pg_drop_replication_slot('looks')")

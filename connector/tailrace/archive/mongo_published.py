@@ -43,7 +43,7 @@ class OldDocuments(MongoSource):
     """The old documents that the pipeline has passed."""
 
     def __init__(self, options: MongoOptions, timestamp: str, before_ms: int) -> None:
-        super().__init__(options, wake=Wakeup())
+        super().__init__(options, wakeup=Wakeup())
         self._timed_by = timestamp
         self._before_ms = before_ms
         self._reader: _Reader | None = None

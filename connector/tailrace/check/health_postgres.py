@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass
 from tailrace.check.health_server import Lag, SourceStatus
 from tailrace.positions.base import Position
 from tailrace.positions.postgres import LsnPosition, format_lsn, parse_lsn
-from tailrace.sources.postgres import catalog as catalogue
+from tailrace.sources.postgres import catalog
 from tailrace.sources.postgres.connection import PgConnection
 from tailrace.sources.postgres.options import PostgresOptions
 from tailrace.sources.postgres.resume_check import SlotState
@@ -30,7 +30,7 @@ class PostgresStatus:
 
 def read_postgres(options: PostgresOptions, position: Position | None) -> SourceStatus:
     with PgConnection(options.conninfo, replication=False, timeout=min(options.link_timeout, LOOK_SECONDS)) as link:
-        slot = catalogue.read_slot(link, options.slot)
+        slot = catalog.read_slot(link, options.slot)
         # While existing rows of the table are read, the slot is unused: the reading session shows that it runs.
         now, lsn, readers = link.query(
             "SELECT (extract(epoch FROM clock_timestamp()) * 1000)::bigint, "

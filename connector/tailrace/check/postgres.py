@@ -28,7 +28,7 @@ from tailrace.outbox.ddl import hba_lines
 from tailrace.outbox.layouts import ColumnMap, Layout
 from tailrace.positions.base import Position, other_kind
 from tailrace.positions.postgres import LogIdentity, LsnPosition
-from tailrace.sources.postgres import catalog as catalogue
+from tailrace.sources.postgres import catalog
 from tailrace.sources.postgres.connection import APPLICATION, PgConnection, may_copy_cluster
 from tailrace.sources.postgres.options import PostgresOptions
 from tailrace.sources.postgres.probes import free_bytes, log_folder
@@ -117,7 +117,7 @@ class PostgresChecks:
             PgConnection(options.conninfo, replication=True, timeout=timeout) as replication,
             PgConnection(options.conninfo, replication=False, timeout=timeout) as control,
         ):
-            server = self._server = catalogue.identify(replication)
+            server = self._server = catalog.identify(replication)
             if stored is None and slot is None:
                 return ok("start", "a first start: no position is stored, and the slot will be created")
             published = read_published(control, options)
@@ -153,7 +153,7 @@ class PostgresChecks:
         return check_clock(int(now or 0), (before + time.time()) * 500)
 
     def _wal_level(self) -> CheckResult:
-        catalogue.require_able(self._link)
+        catalog.require_able(self._link)
         return ok("wal_level", "logical")
 
     def _role(self) -> CheckResult:
@@ -263,7 +263,7 @@ class PostgresChecks:
         return check_synchronous(str(self._link.query("SHOW synchronous_standby_names")[0][0]), APPLICATION)
 
     def _slot(self) -> CheckResult:
-        self._seen_slot = catalogue.read_slot(self._link, self._options.slot)
+        self._seen_slot = catalog.read_slot(self._link, self._options.slot)
         return check_slot(self._seen_slot, self._options.slot, self._link.pgconn.db.decode())
 
     def _failover(self) -> CheckResult | None:

@@ -57,10 +57,10 @@ def run_beside(work: Callable[[], Result]) -> Result:
 
 
 class Stop:
-    """A request to stop; `wake` ends waits of the work."""
+    """A request to stop; `wakeup` ends waits of the work."""
 
     def __init__(self) -> None:
-        self.wake = Wakeup()
+        self.wakeup = Wakeup()
         self._asked = threading.Lock()
         """Acquired once, atomically: a second signal may arrive at any moment."""
         self._leave = threading.Timer(FINISH_SECONDS, _leave)
@@ -72,7 +72,7 @@ class Stop:
     def ask(self, *_: object) -> None:
         if self._asked.acquire(blocking=False):
             self._leave.start()
-        self.wake.set()
+        self.wakeup.set()
 
     def close(self) -> None:
         self._leave.cancel()

@@ -26,14 +26,7 @@ from tailrace.errors import (
     TopicRefused,
 )
 from tailrace.event import Record
-from tailrace.kafka.client import (
-    TRANSACTION_TIMEOUT_MS,
-    KafkaOptions,
-    error_of,
-    producer_config,
-    translate,
-    unusable,
-)
+from tailrace.kafka.client import TRANSACTION_TIMEOUT_MS, KafkaOptions, error_of, producer_config, translate, unusable
 from tailrace.kafka.rejected_records import INIT_TIMEOUT, Rejections, positions_of
 from tailrace.kafka.topic_manager import NameRefused, TopicManager
 from tailrace.pipeline.batch import Batch
@@ -68,7 +61,7 @@ class PositionStore(Protocol):
 
 
 class Publisher:
-    """Implements `pipeline.loop.BatchPublisher`. Call `submit` from one thread; `wake` is set when idle again."""
+    """Implements `pipeline.loop.BatchPublisher`. Call `submit` from one thread; `wakeup` is set when idle again."""
 
     def __init__(
         self,
@@ -76,7 +69,7 @@ class Publisher:
         topics: TopicManager,
         positions: PositionStore,
         *,
-        wake: Wakeup,
+        wakeup: Wakeup,
         dead_lettered: Callable[[list[Record]], None] = lambda _: None,
         require_owned: Callable[[float], None] = lambda _: None,
     ) -> None:
@@ -87,7 +80,7 @@ class Publisher:
         """
         self._options = options
         self._topics = topics
-        self._wake = wake
+        self._wakeup = wakeup
         self._positions = positions
         self._dead_lettered = dead_lettered
         self._require_owned = require_owned
@@ -185,7 +178,7 @@ class Publisher:
             with self._turn:
                 self._work = None
                 self._turn.notify_all()
-            self._wake.set()
+            self._wakeup.set()
             if self._error is not None or self._closing:
                 return
 
@@ -196,7 +189,7 @@ class Publisher:
         20 ms.
         """
         if self._options.exactly_once and self._error is None and len(batch.records) < SMALL_BATCH:
-            self._wake.set()  # the position is stored: it can be confirmed meanwhile
+            self._wakeup.set()  # the position is stored: it can be confirmed meanwhile
             with self._turn:
                 self._turn.wait_for(lambda: self._closing, MARKER_SECONDS)
 

@@ -87,12 +87,12 @@ class PipelineLoop:
         publisher: BatchPublisher,
         processor: EventProcessor,
         *,
-        wake: Wakeup,
+        wakeup: Wakeup,
         stopping: Callable[[], bool],
         parking: KeyParking | None = None,
         ready: Callable[[EventProcessor], EventProcessor] = lambda processor: processor,
     ) -> None:
-        """`wake` is set when the publisher becomes idle and when the result of `stopping` changes.
+        """`wakeup` is set when the publisher becomes idle and when the result of `stopping` changes.
 
         `ready` returns the final processor; it is called after older instances are fenced and the source is open.
         """
@@ -100,7 +100,7 @@ class PipelineLoop:
         self._publisher = publisher
         self._processor = processor
         self._parking = parking
-        self._wake = wake
+        self._wakeup = wakeup
         self._stopping = stopping
         self._ready = ready
         self._confirmed: Position | None = None
@@ -173,7 +173,7 @@ class PipelineLoop:
             self._publisher.wait(WAIT_SECONDS)
             self._source.keep_alive()
         # Cleared before the check: a publisher that becomes idle after it sets it again.
-        self._wake.clear()
+        self._wakeup.clear()
         self._publisher.check()
         self._confirm()
         if not self._publisher.idle:

@@ -61,14 +61,14 @@ class RecoveryRun:
         planner: RecoveryPlanner,
         plan: RecoveryPlan,
         *,
-        wake: Wakeup,
+        wakeup: Wakeup,
         stopping: Callable[[], bool] = lambda: False,
         on_progress: Callable[[int], None] = lambda _: None,
         ownership: Ownership | None = None,
     ) -> None:
         self._planner = planner
         self._plan = plan
-        self._wake = wake
+        self._wakeup = wakeup
         self._stopping = stopping
         self._ownership = ownership
         self._row_filter = planner.row_filter(plan.case, plan.rules, strict=True, on_progress=on_progress)
@@ -117,11 +117,11 @@ class RecoveryRun:
             try:
                 return self._attempt(self._row_filter, resume=resume)
             except RecordsRefused as found:
-                if found.places.keys() <= refused.keys():
-                    raise TopicRefused(found.what, why="; ".join(found.places.values())) from None
+                if found.reasons.keys() <= refused.keys():
+                    raise TopicRefused(found.what, why="; ".join(found.reasons.values())) from None
                 # Dead-lettered in the next attempt. A position names the same row only if that attempt continues behind
                 # this one.
-                refused.update(found.places)
+                refused.update(found.reasons)
                 self._require_not_fenced()
                 resume = True
             except TopicLimitsChanged:
@@ -145,11 +145,11 @@ class RecoveryRun:
     def _attempt(self, row_filter: RowFilter, *, resume: bool) -> RecoveryResult:
         wiring = self._planner.wiring
         admin = wiring.admin()
-        publisher = wiring.publisher(admin, self._wake, lambda *_: None)
+        publisher = wiring.publisher(admin, self._wakeup, lambda *_: None)
         source = self._planner.backend.source(
             self._plan.case.mark,
             row_filter.accept,
-            self._wake,
+            self._wakeup,
             self._check_own_position if resume else self._begin,
             resume=resume,
         )
@@ -157,7 +157,7 @@ class RecoveryRun:
             source,
             publisher,
             self._planner.processor,
-            wake=self._wake,
+            wakeup=self._wakeup,
             stopping=lambda: self._stopping() or _is_complete(publisher),
             parking=wiring.parking(admin),
         )
@@ -204,7 +204,7 @@ def fence(wiring: Wiring, ownership: Ownership | None = None) -> None:
     if ownership is not None:
         ownership.take()
     # Not the publisher of the wiring, which would create missing topics; a missing topic must be noticed.
-    publisher = Publisher(wiring.kafka, wiring.topic_manager(admin), StoredState(wiring.kafka), wake=Wakeup())
+    publisher = Publisher(wiring.kafka, wiring.topic_manager(admin), StoredState(wiring.kafka), wakeup=Wakeup())
     try:
         publisher.open()
     finally:
@@ -216,7 +216,7 @@ def _is_complete(publisher: Publisher) -> bool:
     return publisher.stored is not None and streams(publisher.stored)
 
 
-def recover(error: TailraceError, wiring: Wiring, wake: Wakeup, stopping: Callable[[], bool]) -> bool:
+def recover(error: TailraceError, wiring: Wiring, wakeup: Wakeup, stopping: Callable[[], bool]) -> bool:
     """Recovers automatically. Returns whether the gap was closed, or False if a person must decide."""
     if not isinstance(error, RECOVERABLE) or isinstance(error, NOT_BY_ITSELF):
         return False
@@ -230,7 +230,7 @@ def recover(error: TailraceError, wiring: Wiring, wake: Wakeup, stopping: Callab
         log.warning("recovering", error=error.code, what=error.what, why=error.why, lost=str(case.lost))
         fence(wiring)
         plan = planner.plan(case)
-        done = RecoveryRun(planner, plan, wake=wake, stopping=stopping).run()
+        done = RecoveryRun(planner, plan, wakeup=wakeup, stopping=stopping).run()
     finally:
         planner.close()
     log.warning(

@@ -102,7 +102,7 @@ class Backend(Protocol):
     ) -> Evidence:
         """Decides how much of the position history is still valid."""
 
-    def source(self, mark: Recovery, accept: AcceptRow, wake: Wakeup, begin: Begin, *, resume: bool) -> RowSource:
+    def source(self, mark: Recovery, accept: AcceptRow, wakeup: Wakeup, begin: Begin, *, resume: bool) -> RowSource:
         """Returns a source that reads the outbox from its beginning, yields the rows that `accept` accepts, and ends at
         the position where the log continues.
 

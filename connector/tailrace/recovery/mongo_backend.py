@@ -108,8 +108,8 @@ class MongoBackend:
         """Uses times only, because documents do not store their transaction."""
         return by_time(entries, until_ms)
 
-    def source(self, mark: Recovery, accept: AcceptRow, wake: Wakeup, begin: Begin, *, resume: bool) -> MongoRecovery:
-        return MongoRecovery(self._options, mark, accept, wake, begin, resume=resume)
+    def source(self, mark: Recovery, accept: AcceptRow, wakeup: Wakeup, begin: Begin, *, resume: bool) -> MongoRecovery:
+        return MongoRecovery(self._options, mark, accept, wakeup, begin, resume=resume)
 
     def close(self) -> None:
         self._client.close()
@@ -147,9 +147,9 @@ class MongoRecovery(BoundedSource):
     """Reads the collections, and ends at the position where the stream continues."""
 
     def __init__(
-        self, options: MongoOptions, mark: Recovery, accept: AcceptRow, wake: Wakeup, begin: Begin, *, resume: bool
+        self, options: MongoOptions, mark: Recovery, accept: AcceptRow, wakeup: Wakeup, begin: Begin, *, resume: bool
     ) -> None:
-        super().__init__(wake)
+        super().__init__(wakeup)
         self._options = options
         self._mark = mark
         self._accept = accept

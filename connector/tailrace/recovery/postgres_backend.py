@@ -12,8 +12,7 @@ from tailrace.positions.recovery_mark import Recovery, require_complete
 from tailrace.recovery.backend import RECOVERABLE, STAYS, AcceptRow, Begin
 from tailrace.recovery.evidence import Evidence, by_time, evaluate
 from tailrace.recovery.postgres_source import PostgresRecovery, _ours, _publication_fix, _require_creating, identity
-from tailrace.sources.postgres import catalog as catalogue
-from tailrace.sources.postgres import publication
+from tailrace.sources.postgres import catalog, publication
 from tailrace.sources.postgres.options import PostgresOptions
 from tailrace.sources.postgres.resume_check import check_resume, require_same_past, require_same_server
 from tailrace.sources.postgres.snapshot import Snapshot, require_whole
@@ -37,16 +36,16 @@ class PostgresBackend:
         self.order_by = options.order_by
         self._control = options.connect()
         self._stream = options.connect(replication=True)
-        catalogue.require_able(self._control)
-        self._server = catalogue.identify(self._stream)
+        catalog.require_able(self._control)
+        self._server = catalog.identify(self._stream)
 
     def find_error(self, stored: Position | None, until: Position | None) -> TailraceError | None:
         if stored is not None and not isinstance(stored, LsnPosition):
             raise other_kind(stored, "Postgres")
         options = self._options
         # Read again, because log and position have grown.
-        self._server = server = catalogue.identify(self._stream)
-        slot = catalogue.read_slot(self._control, options.slot)
+        self._server = server = catalog.identify(self._stream)
+        slot = catalog.read_slot(self._control, options.slot)
         if stored is None and slot is None:
             return None
         try:
@@ -110,7 +109,7 @@ class PostgresBackend:
         options = self._options
         _require_creating(options)
         require_promoted(self._control, options.slot)
-        slot = catalogue.read_slot(self._control, options.slot)
+        slot = catalog.read_slot(self._control, options.slot)
         fix = _publication_fix(self._control, options)
         if fix is None:
             found = publication.read_published(self._control, options)
@@ -137,8 +136,8 @@ class PostgresBackend:
         found = evaluate(same, place, server, read_forks(self._stream, server), now.xmax, went_back=went_back)
         return found if found.passed is not None else by_time(entries, until_ms)
 
-    def source(self, mark: Recovery, accept: AcceptRow, wake: Wakeup, begin: Begin, *, resume: bool) -> RowSource:
-        return PostgresRecovery(self._options, self._server, mark, accept, wake, begin, resume=resume)
+    def source(self, mark: Recovery, accept: AcceptRow, wakeup: Wakeup, begin: Begin, *, resume: bool) -> RowSource:
+        return PostgresRecovery(self._options, self._server, mark, accept, wakeup, begin, resume=resume)
 
     def close(self) -> None:
         self._control.close()

@@ -18,8 +18,7 @@ from tailrace.positions.recovery_mark import Recovery
 from tailrace.recovery.backend import AcceptRow, Begin
 from tailrace.recovery.evidence import begun_before
 from tailrace.sources.bounded import BoundedSource
-from tailrace.sources.postgres import catalog as catalogue
-from tailrace.sources.postgres import publication
+from tailrace.sources.postgres import catalog, publication
 from tailrace.sources.postgres.connection import PgConnection
 from tailrace.sources.postgres.options import PgConnections, PostgresOptions
 from tailrace.sources.postgres.resume_check import ServerIdentity, SlotState, check_resume
@@ -35,9 +34,9 @@ class TableSource(BoundedSource):
     _found: LogIdentity
 
     def __init__(
-        self, options: PostgresOptions, mark: Recovery, accept: AcceptRow, wake: Wakeup, begin: Begin, *, resume: bool
+        self, options: PostgresOptions, mark: Recovery, accept: AcceptRow, wakeup: Wakeup, begin: Begin, *, resume: bool
     ) -> None:
-        super().__init__(wake)
+        super().__init__(wakeup)
         self._options = options
         self._mark = mark
         self._accept = accept
@@ -84,13 +83,13 @@ class PostgresRecovery(TableSource):
         planned: ServerIdentity,
         mark: Recovery,
         accept: AcceptRow,
-        wake: Wakeup,
+        wakeup: Wakeup,
         begin: Begin,
         *,
         resume: bool,
     ) -> None:
         """`planned` is the server for which the plan was made."""
-        super().__init__(options, mark, accept, wake, begin, resume=resume)
+        super().__init__(options, mark, accept, wakeup, begin, resume=resume)
         self._planned = planned
         self._end: LsnPosition
 
@@ -99,8 +98,8 @@ class PostgresRecovery(TableSource):
         options = self._options
         _require_creating(options)
         self._control, stream = self._connections.open(), self._connections.open(replication=True)
-        catalogue.require_able(self._control)
-        server = catalogue.identify(stream)
+        catalog.require_able(self._control)
+        server = catalog.identify(stream)
         if (server.system_id, server.timeline) != (self._planned.system_id, self._planned.timeline):
             raise WrongLog(
                 f"the server is on timeline {server.timeline}, but was on {self._planned.timeline} when the plan was "
@@ -125,24 +124,24 @@ class PostgresRecovery(TableSource):
         """Checks as well that the new slot is still there."""
         super().settle()
         if self._reader is None:
-            slot = catalogue.read_slot(self._control, self._options.slot)
+            slot = catalog.read_slot(self._control, self._options.slot)
             check_resume(self._end, self._found, slot, server_lsn=self._end.lsn, adopt=False)
 
     def _create(
         self, stream: PgConnection, server: ServerIdentity, store: Callable[[Position], None]
     ) -> tuple[LsnPosition, str]:
         options, now = self._options, time.time_ns() // 1_000_000
-        slot = catalogue.read_slot(self._control, options.slot)
+        slot = catalog.read_slot(self._control, options.slot)
         if slot is not None:
             _ours(slot, server)
         # From here on only another recovery can continue: a start would find no slot, or half of a table.
         store(LsnPosition(self._found, 0, now, creating=True, recovery=self._mark))
         failpoints.reached(failpoints.SLOT_INTENDED)
         if slot is not None:
-            catalogue.drop_unchanged(self._control, slot)
-        if catalogue.read_slot(self._control, options.slot) is not None:
+            catalog.drop_unchanged(self._control, slot)
+        if catalog.read_slot(self._control, options.slot) is not None:
             raise Fenced(f"the slot {options.slot} was created again since this recovery began")
-        lsn, exported = catalogue.create_slot(stream, options.slot, failover=options.failover)
+        lsn, exported = catalog.create_slot(stream, options.slot, failover=options.failover)
         failpoints.reached(failpoints.SLOT_CREATED)
         begin = LsnPosition(
             self._found,
@@ -150,7 +149,7 @@ class PostgresRecovery(TableSource):
             now,
             table_read=TableRead(""),
             recovery=self._mark,
-            watched=catalogue.oldest_running(self._control, exported),
+            watched=catalog.oldest_running(self._control, exported),
             last=LastTransaction(lsn),
             history=_history(self._mark),
             begun=begun_before(self._mark),

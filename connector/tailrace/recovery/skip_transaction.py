@@ -29,7 +29,7 @@ from tailrace.recovery.evidence import Evidence
 from tailrace.recovery.id_index import IdIndex
 from tailrace.recovery.postgres_backend import PostgresBackend
 from tailrace.recovery.postgres_source import TableSource, identity
-from tailrace.sources.postgres import catalog as catalogue
+from tailrace.sources.postgres import catalog
 from tailrace.sources.postgres.options import PostgresOptions
 from tailrace.sources.postgres.resume_check import check_resume
 from tailrace.sources.postgres.table_rescan import LogRescan
@@ -53,9 +53,7 @@ def _behind(position: LsnPosition, found: UndecodableTransaction) -> LsnPosition
 
 
 class SurroundingLog:
-    """What the log contains around the transaction: its rows before the one that cannot be sent, and everything behind
-    it.
-    """
+    """Reads the log around the transaction: its rows before the one that cannot be decoded, and all rows behind it."""
 
     def __init__(self, options: PostgresOptions, lost: LsnPosition, processor: EventProcessor) -> None:
         self._options = options
@@ -66,8 +64,8 @@ class SurroundingLog:
         self._at = lost
         self.transaction = found = self._find(lost)
         self.behind = self._at = replace(_behind(lost, found), at_ms=found.commit_ms)
-        """Where the log continues. The server skips what was committed before a position: one byte behind the beginning
-        of this commit is before every later one.
+        """Where the log continues. The server skips transactions that were committed before a position: one byte behind
+        the beginning of this commit is before every later one.
         """
 
     @property
@@ -93,7 +91,7 @@ class SurroundingLog:
     def _find(self, lost: LsnPosition) -> UndecodableTransaction:
         end = self.end()
         try:
-            # From the beginning of the transaction: the names of its published rows are needed.
+            # From the beginning of the transaction: the ids of its published rows are needed.
             self._read(replace(lost, cut=None), end, published=lost.cut.rows if lost.cut else 0)
         except UndecodableTransaction as found:
             return found
@@ -105,7 +103,8 @@ class SurroundingLog:
 
     def _read(self, start: LsnPosition, end: int, published: int | None = None) -> LsnPosition:
         """Reads from `start` to `end` and returns the position there. `published` limits the number of rows."""
-        source = LogRescan(self._options, name="skip", wake=Wakeup())
+        wakeup = Wakeup()
+        source = LogRescan(self._options, name="skip", wakeup=wakeup)
         rows = 0
         try:
             source.open(start, lambda _: None)
@@ -128,6 +127,7 @@ class SurroundingLog:
                     return chunk.position
         finally:
             source.close()
+            wakeup.close()
 
     def end(self) -> int:
         """Returns the end of the flushed log."""
@@ -162,8 +162,8 @@ class SkipBackend(PostgresBackend):
         found = super().evaluate(entries, lost, until_ms, went_back=went_back)
         return replace(found, passed=self.around.xid % _WRAP)
 
-    def source(self, mark: Recovery, accept: AcceptRow, wake: Wakeup, begin: Begin, *, resume: bool) -> RowSource:
-        return PostgresSkip(self._options, self._lost, self.around, mark, accept, wake, begin, resume=resume)
+    def source(self, mark: Recovery, accept: AcceptRow, wakeup: Wakeup, begin: Begin, *, resume: bool) -> RowSource:
+        return PostgresSkip(self._options, self._lost, self.around, mark, accept, wakeup, begin, resume=resume)
 
     def close(self) -> None:
         super().close()
@@ -180,12 +180,12 @@ class PostgresSkip(TableSource):
         around: SurroundingLog,
         mark: Recovery,
         accept: AcceptRow,
-        wake: Wakeup,
+        wakeup: Wakeup,
         begin: Begin,
         *,
         resume: bool,
     ) -> None:
-        super().__init__(options, mark, accept, wake, begin, resume=resume)
+        super().__init__(options, mark, accept, wakeup, begin, resume=resume)
         self._lost = lost
         self._around = around
         self._end = around.behind
@@ -194,21 +194,20 @@ class PostgresSkip(TableSource):
         self._begin(stored)
         options = self._options
         self._control, stream = self._connections.open(), self._connections.open(replication=True)
-        server = catalogue.identify(stream)
+        server = catalog.identify(stream)
         self._found = identity(options, server, self._fingerprint())
-        slot = catalogue.read_slot(self._control, options.slot)
+        slot = catalog.read_slot(self._control, options.slot)
         check_resume(self._lost, self._found, slot, server_lsn=server.lsn, adopt=False)
         read = stored.table_read if isinstance(stored, LsnPosition) and stored.recovery else None
         if self._resume and isinstance(stored, LsnPosition) and read is not None:
             start = stored
         else:
-            # Rows get positions behind those of the log's rows of the transaction, and behind those of an earlier
-            # attempt.
+            # Positions continue behind those of the transaction's rows in the log and of an earlier attempt.
             begun = TableRead(EVERY_ROW, rows=read.rows if read is not None else 0)
             start = replace(self._around.behind, table_read=begun, recovery=self._mark)
         self._reader = self._open_table(start, exported=None)
-        # Everything in the table's snapshot was committed before this LSN, and what is behind the transaction comes
-        # from the log. A commit of our own makes the server flush its log up to there.
+        # All rows in the table's snapshot were committed before this LSN; those behind the transaction come from the
+        # log. The message commits a transaction, which makes the server flush its log up to there.
         end = parse_lsn(str(self._control.query("SELECT pg_current_wal_insert_lsn()")[0][0]))
         self._control.query("SELECT pg_logical_emit_message(true, 'tailrace', 'skip')")
         self._around.read_ahead(end)
@@ -225,8 +224,8 @@ class PostgresSkip(TableSource):
             "rows_before": found.rows,
             "skipped_by": self._mark.id,
         }
-        place = f"{format_lsn(found.commit_lsn)}:{found.rows + 1}"
-        return [Row(UNREADABLE, (orjson.dumps(described), found.what.encode()), place, found.commit_ms or _now())]
+        position = f"{format_lsn(found.commit_lsn)}:{found.rows + 1}"
+        return [Row(UNREADABLE, (orjson.dumps(described), found.what.encode()), position, found.commit_ms or _now())]
 
 
 def _now() -> int:

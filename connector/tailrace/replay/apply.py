@@ -40,7 +40,7 @@ from tailrace.state import offsets, position_history
 from tailrace.state.rewind_marker import HEADER, SHADOW
 from tailrace.state.stored_state import StoredState
 from tailrace.wakeup import Wakeup
-from tailrace.worker.earlier_letters import KnownLetters
+from tailrace.worker.earlier_dead_letters import EarlierDeadLetters
 from tailrace.worker.wiring import Wiring
 
 ATTEMPTS = 5
@@ -57,7 +57,7 @@ class Progress:
     published: int
     dead_letters: int
     """Events that could not be published, including those that already had a dead letter."""
-    referred: int
+    already_dead_lettered: int
     """How many of them already had a dead letter, which was left unchanged."""
     share: float
     waiting: str = ""
@@ -71,14 +71,14 @@ class ReplayRun:
         self._wiring = wiring
         self._plan = plan
         self.options = replay_options(wiring.kafka, plan)
-        self._wake = Wakeup()
+        self._wakeup = Wakeup()
         self._stopped = threading.Event()
         self._left = threading.Event()
         self._original_records: OriginalRecords | None = None
         self._publisher: Publisher | None = None
         self._before = (0, 0)
-        self._known = self._known_letters()
-        self._referred = 0
+        self._earlier = self._earlier_dead_letters()
+        self._already_dead_lettered = 0
         self._position: Position = plan.start
         self.continued: bool | None = None
         """Whether an earlier run has done a part of the plan; None until that is known."""
@@ -115,7 +115,7 @@ class ReplayRun:
                 on_progress(self.progress())
         finally:
             self._stopped.set()
-            self._wake.set()
+            self._wakeup.set()
             self._left.wait(LEAVE_SECONDS)
         if failures:
             raise failures[0]
@@ -124,7 +124,8 @@ class ReplayRun:
     def progress(self) -> Progress:
         published, letters = self._counts()
         share = share_done(self._position, self._plan.start, self._plan.end, self._plan.estimate.rows)
-        return Progress(published, letters, self._referred + self._known.referred, share, self._waiting)
+        known = self._already_dead_lettered + self._earlier.already_dead_lettered
+        return Progress(published, letters, known, share, self._waiting)
 
     def _counts(self) -> tuple[int, int]:
         now = self._publisher
@@ -139,9 +140,9 @@ class ReplayRun:
                 try:
                     self._attempt()
                 except RecordsRefused as refused:
-                    if refused.places.keys() <= self._wiring.refused.keys():
-                        raise TopicRefused(refused.what, why="; ".join(refused.places.values())) from None
-                    self._wiring.refused.update(refused.places)
+                    if refused.reasons.keys() <= self._wiring.refused.keys():
+                        raise TopicRefused(refused.what, why="; ".join(refused.reasons.values())) from None
+                    self._wiring.refused.update(refused.reasons)
                 except TopicLimitsChanged:
                     pass  # no need to wait
                 except Unavailable as error:
@@ -172,7 +173,7 @@ class ReplayRun:
         offsets.ensure(self.options, admin)
         self._before = self._counts()
         self._publisher = publisher = Publisher(
-            self.options, self._keeper(admin), StoredState(self.options), wake=self._wake
+            self.options, self._keeper(admin), StoredState(self.options), wakeup=self._wakeup
         )
         source = open_selected(
             wiring,
@@ -182,7 +183,7 @@ class ReplayRun:
             start=plan.start,
             end=plan.end,
             selection=plan.selection,
-            wake=self._wake,
+            wakeup=self._wakeup,
             named=self._positioner(processor),
         )
 
@@ -196,22 +197,22 @@ class ReplayRun:
             return self._is_over
 
         marked = replayed(processor, plan.id, suffix=plan.suffix)
-        PipelineLoop(source, publisher, marked, wake=self._wake, stopping=done, ready=self._ready).run()
-        self._known.finish()
+        PipelineLoop(source, publisher, marked, wakeup=self._wakeup, stopping=done, ready=self._ready).run()
+        self._earlier.finish()
         done()
 
-    def _known_letters(self) -> KnownLetters:
-        return KnownLetters(self._wiring.kafka, self._plan.id, by_position=self._plan.origin == "log")
+    def _earlier_dead_letters(self) -> EarlierDeadLetters:
+        return EarlierDeadLetters(self._wiring.kafka, self._plan.id, by_position=self._plan.origin == "log")
 
     def _ready(self, processor: EventProcessor) -> EventProcessor:
         """Reads existing dead letters after another `apply` of this plan was fenced. Shadow topics have their own."""
-        self._referred += self._known.referred
-        self._known = known = self._known_letters()
-        if self._plan.suffix or self._publisher is None or not known.read():
+        self._already_dead_lettered += self._earlier.already_dead_lettered
+        self._earlier = earlier = self._earlier_dead_letters()
+        if self._plan.suffix or self._publisher is None or not earlier.read():
             return processor
         resolutions.ensure(self._wiring.kafka, self._wiring.admin())
-        self._publisher.amend = known.settle
-        return known.decorated(processor)
+        self._publisher.amend = earlier.amend
+        return earlier.decorated(processor)
 
     def _positioner(self, processor: EventProcessor) -> Callable[[Row], Row]:
         """Returns a function that gives rows their original position. Rows of the log and of an archive have it; for

@@ -35,7 +35,7 @@ from tailrace.replay.table_points import (
     stored_position,
 )
 from tailrace.sources.mongo.options import MongoOptions
-from tailrace.sources.postgres import catalog as catalogue
+from tailrace.sources.postgres import catalog
 from tailrace.sources.postgres.options import PostgresOptions
 from tailrace.sources.postgres.resume_check import require_same_server
 from tailrace.sources.postgres.snapshot import Snapshot
@@ -112,7 +112,7 @@ def _require_same_server(database: PostgresOptions | MongoOptions, stored: Posit
     """Checks that the position belongs to this server. For MongoDB this is checked with the first document."""
     if isinstance(database, PostgresOptions) and isinstance(stored, LsnPosition):
         with database.connect(replication=True) as stream:
-            require_same_server(stored, catalogue.identify(stream))
+            require_same_server(stored, catalog.identify(stream))
 
 
 def _original(originals: OriginalRecords, layout: Layout, fill: Callable[[], None]) -> Original:

@@ -38,7 +38,7 @@ def open_selected(
     start: Position,
     end: Position,
     selection: Selection,
-    wake: Wakeup,
+    wakeup: Wakeup,
     named: Callable[[Row], Row] = lambda row: row,
 ) -> SelectedSource:
     """Returns the source, not yet connected. `named` gives rows their original position."""
@@ -46,11 +46,11 @@ def open_selected(
     if isinstance(end, ArchivePosition):
         source = _archive(wiring, end, selection)
     else:
-        source = _source(wiring, id_, origin, selection, wake)
+        source = _source(wiring, id_, origin, selection, wakeup)
     return SelectedSource(source, start, end, row_selector(selection, processor.layout, processor.route), named)
 
 
-def _source(wiring: Wiring, id_: str, origin: Origin, selection: Selection, wake: Wakeup) -> RowSource:
+def _source(wiring: Wiring, id_: str, origin: Origin, selection: Selection, wakeup: Wakeup) -> RowSource:
     database = wiring.database
     if isinstance(database, MongoOptions):
         from tailrace.sources.mongo.source import MongoSource  # optional driver
@@ -58,10 +58,10 @@ def _source(wiring: Wiring, id_: str, origin: Origin, selection: Selection, wake
         # A name of its own, so that it is not taken for the connector. A start position with a collection read makes it
         # read the collections first; the end position stops it there.
         named = replace(database, app_name=f"{database.app_name} (replay)", create=False, adopt=False, untimed_ms=0)
-        return MongoSource(named, wake=wake)
+        return MongoSource(named, wakeup=wakeup)
     if origin == "table":
         return TableRescan(database, within=(selection.since_ms, selection.until_ms))
-    return LogRescan(database, name=id_, wake=wake)
+    return LogRescan(database, name=id_, wakeup=wakeup)
 
 
 def _archive(wiring: Wiring, end: ArchivePosition, selection: Selection) -> RowSource:

@@ -101,7 +101,7 @@ def _estimate(
         start=range_.start,
         end=range_.end,
         selection=range_.selection,
-        wake=Wakeup(),
+        wakeup=Wakeup(),
     )
     estimate = estimate_events(source, processor, lambda event: missing.discard(event.id), on_progress)
     return estimate, missing

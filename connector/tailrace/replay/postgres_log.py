@@ -15,8 +15,7 @@ from tailrace.positions.base import Position, other_kind
 from tailrace.positions.postgres import LogIdentity, LsnPosition, format_lsn, parse_lsn
 from tailrace.replay.points import Lsn, Moment, Oldest, Point
 from tailrace.replay.source_log import describe_position, format_time, not_a_point, out_of_reach
-from tailrace.sources.postgres import catalog as catalogue
-from tailrace.sources.postgres import publication
+from tailrace.sources.postgres import catalog, publication
 from tailrace.sources.postgres.options import PostgresOptions
 from tailrace.sources.postgres.resume_check import check_resume
 from tailrace.sources.postgres.table_rescan import require_same_log
@@ -36,10 +35,10 @@ class PostgresLog:
         with ExitStack() as links:
             control = links.enter_context(options.connect())
             stream = links.enter_context(options.connect(replication=True))
-            catalogue.require_able(control)
-            server = catalogue.identify(stream)
+            catalog.require_able(control)
+            server = catalog.identify(stream)
             published = publication.read_published(control, options)
-            slot = catalogue.read_slot(control, options.slot)
+            slot = catalog.read_slot(control, options.slot)
         self._log = LogIdentity(
             server.system_id, server.timeline, server.database, options.slot, options.table, published.fingerprint
         )

@@ -46,14 +46,15 @@ class BoundedSource:
     A subclass defines `open`, which connects and sets `_reader` and `_end`.
     """
 
-    def __init__(self, wake: Wakeup | None = None) -> None:
-        """`wake` ends a wait behind the end early; without it `read` never waits."""
+    def __init__(self, wakeup: Wakeup | None = None) -> None:
+        """`wakeup` ends a wait behind the end early; without it `read` never waits."""
         self._reader: PageReader | None = None
         self._end: Position
         self._poll: select.poll | None = None
-        if wake is not None:
+        self._wakeup = wakeup  # the poll refers to its file descriptor only
+        if wakeup is not None:
             self._poll = select.poll()
-            self._poll.register(wake, select.POLLIN)
+            self._poll.register(wakeup, select.POLLIN)
 
     def read(self, limit: int, limit_bytes: int, wait: float) -> Chunk:
         """Returns the next rows; behind the last of them, no rows and the end."""

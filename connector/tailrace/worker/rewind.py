@@ -1,4 +1,4 @@
-"""The line of a pipeline that was set back: what was published before bears the rewind's id in a header."""
+"""Marks the records of a rewound pipeline: events that were published before get the rewind's id in a header."""
 
 from __future__ import annotations
 
@@ -12,24 +12,27 @@ from tailrace.sources.postgres.source import PostgresSource
 from tailrace.state.rewind_marker import HEADER, Rewind
 
 
-def rewound(
+def with_rewind_header(
     processor: EventProcessor, stored: Position | None, rewind: Rewind | None, *, parks: bool
 ) -> EventProcessor:
-    """The same line if there is nothing to mark. `parks`: events may wait, and come when the stretch is long passed."""
+    """Returns a processor that marks events up to the end of the rewind, or the same one if no event needs a mark.
+
+    `parks`: events may wait for a parked key, and be published long after the pipeline has passed that end.
+    """
     if stored is None or rewind is None or not stored.is_alike(rewind.until):
         return processor
     if stored.progress >= rewind.until.progress and not parks:
         return processor
     header, until = (HEADER, rewind.id), rewind.until
 
-    def marked(made: Record, source: OutboxEvent | Row) -> Record:
-        return made._replace(headers=[*made.headers, header]) if until.covers(source.position) else made
+    def marked(record: Record, source: OutboxEvent | Row) -> Record:
+        return record._replace(headers=[*record.headers, header]) if until.covers(source.position) else record
 
     return processor.decorated(marked, marked)
 
 
-def followed(rewind: Rewind | None, source: RowSource) -> Rewind | None:
-    """The rewind in the log that was opened: after a failover it ends on another timeline than it was noted on."""
+def on_current_timeline(rewind: Rewind | None, source: RowSource) -> Rewind | None:
+    """Returns the rewind with its end in the log that was opened: a failover since then has changed its timeline."""
     if rewind is None or not isinstance(source, PostgresSource) or source.until is None:
         return rewind
     return replace(rewind, until=source.until)

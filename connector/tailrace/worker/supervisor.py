@@ -34,10 +34,10 @@ from tailrace.state.rewind_marker import Rewind
 from tailrace.state.status import announce
 from tailrace.state.stored_state import StoredState
 from tailrace.wakeup import Wakeup
-from tailrace.worker.earlier_letters import KnownLetters
+from tailrace.worker.earlier_dead_letters import EarlierDeadLetters
 from tailrace.worker.logs import StructuredLogger
 from tailrace.worker.outage import ServerOutage
-from tailrace.worker.rewind import followed, rewound
+from tailrace.worker.rewind import on_current_timeline, with_rewind_header
 from tailrace.worker.standby import Standby
 from tailrace.worker.wiring import Wiring
 
@@ -60,7 +60,7 @@ class Supervisor:
         self._wiring = wiring
         self._recover = recover
         self._recovered = False
-        self._wake = Wakeup()
+        self._wakeup = Wakeup()
         self._stopped = threading.Event()
         self._ownership = Ownership(wiring.kafka, uuid.uuid4().hex)
         self._ran = False
@@ -76,7 +76,7 @@ class Supervisor:
 
     def stop(self) -> None:
         self._stopped.set()
-        self._wake.set()
+        self._wakeup.set()
 
     def run(self) -> None:
         """Runs until stopped; raises the error that needs a person."""
@@ -99,13 +99,13 @@ class Supervisor:
             try:
                 self._attempt()
             except RecordsRefused as refused:
-                if refused.places.keys() <= self._wiring.refused.keys():
-                    error = TopicRefused(refused.what, why="; ".join(refused.places.values()))
+                if refused.reasons.keys() <= self._wiring.refused.keys():
+                    error = TopicRefused(refused.what, why="; ".join(refused.reasons.values()))
                     self._fail(error)
                     raise error from None
                 # Retried at once: there is nothing to wait for.
-                self._log.warning("refused", what=refused.what, events=len(refused.places))
-                self._wiring.refused.update(refused.places)
+                self._log.warning("refused", what=refused.what, events=len(refused.reasons))
+                self._wiring.refused.update(refused.reasons)
             except TopicLimitsChanged as changed:
                 # Retried at once: batches get smaller each time, so this ends.
                 self._log.warning("topic limits", what=changed.what, why=changed.why)
@@ -136,15 +136,15 @@ class Supervisor:
         self, processor: EventProcessor, publisher: Publisher, rewind: Rewind | None, *, parks: bool
     ) -> EventProcessor:
         """Marks events that are published again. Events with a dead letter get no second one."""
-        again, stored = rewound(processor, publisher.stored, rewind, parks=parks), publisher.stored
+        again, stored = with_rewind_header(processor, publisher.stored, rewind, parks=parks), publisher.stored
         if rewind is None or stored is None or again is processor or stored.progress >= rewind.until.progress:
             return again
-        known = KnownLetters(self._wiring.kafka, rewind.id, by_position=True)
-        if not known.read():
+        earlier = EarlierDeadLetters(self._wiring.kafka, rewind.id, by_position=True)
+        if not earlier.read():
             return again
         resolutions.ensure(self._wiring.kafka, self._wiring.admin())
-        publisher.amend = known.settle
-        return known.decorated(again)
+        publisher.amend = earlier.amend
+        return earlier.decorated(again)
 
     def _attempt(self) -> None:
         processor = self._wiring.processor()
@@ -158,19 +158,19 @@ class Supervisor:
             return
         state = StoredState(self._wiring.kafka)
         publisher = self._wiring.publisher(
-            admin, self._wake, self._alerts.dead_lettered, require_owned=self._ownership.require_held, stored=state
+            admin, self._wakeup, self._alerts.dead_lettered, require_owned=self._ownership.require_held, stored=state
         )
-        source = self._wiring.source(self._wake, lambda: state.rewind.until if state.rewind else None)
+        source = self._wiring.source(self._wakeup, lambda: state.rewind.until if state.rewind else None)
         parking = self._wiring.parking(admin)
         pipeline = PipelineLoop(
             source,
             publisher,
             processor,
-            wake=self._wake,
+            wakeup=self._wakeup,
             stopping=self._stopped.is_set,
             parking=parking,
             ready=lambda processor: self._ready(
-                processor, publisher, followed(state.rewind, source), parks=parking is not None
+                processor, publisher, on_current_timeline(state.rewind, source), parks=parking is not None
             ),
         )
         books = self._wiring.position_recorder(admin, publisher, source, self._unnoted)
@@ -223,7 +223,7 @@ class Supervisor:
                 if self._standby.is_in_use(wait=True) or not self._standby.has_position():
                     return error
                 self._take_ownership()
-            if not self._recover(error, self._wiring, self._wake, self._stopped.is_set):
+            if not self._recover(error, self._wiring, self._wakeup, self._stopped.is_set):
                 return error
         except TailraceError as failure:
             return failure

@@ -90,22 +90,22 @@ class Wiring:
         specs = [spec for spec in self.specs.values() if spec.topic != self.kafka.dead_letter_topic]
         return declared_for(self.settings.pipeline, specs)
 
-    def source(self, wake: Wakeup, until: Callable[[], Position | None] = lambda: None) -> RowSource:
+    def source(self, wakeup: Wakeup, until: Callable[[], Position | None] = lambda: None) -> RowSource:
         """`until` returns the position from which the pipeline was rewound, once the stored position is known."""
         if isinstance(self.database, MongoOptions):
             from tailrace.sources.mongo.source import MongoSource
 
-            return MongoSource(self.database, wake=wake)
-        return PostgresSource(replace(self.database, past=self._past()), wake=wake, warn=self.warn, until=until)
+            return MongoSource(self.database, wakeup=wakeup)
+        return PostgresSource(replace(self.database, past=self._past()), wakeup=wakeup, warn=self.warn, until=until)
 
     def check_start(self, stored: Position | None) -> None:
         """Raises the error with which the source would fail to open at `stored`. Changes nothing."""
         if isinstance(self.database, MongoOptions):
             from tailrace.sources.mongo.source import MongoSource
 
-            MongoSource(self.database, wake=Wakeup()).check_start(stored)
+            MongoSource(self.database, wakeup=Wakeup()).check_start(stored)
         else:
-            PostgresSource(self.database, wake=Wakeup()).check_start(stored)
+            PostgresSource(self.database, wakeup=Wakeup()).check_start(stored)
 
     def check_same_log(self, stored: Position | None) -> None:
         """Raises LogDiverged if the server's log is not the one that was read up to `stored`. Changes nothing."""
@@ -243,7 +243,7 @@ class Wiring:
     def publisher(
         self,
         admin: Admin,
-        wake: Wakeup,
+        wakeup: Wakeup,
         alert: Callable[[str, str, int], None],
         require_owned: Callable[[float], None] = lambda _: None,
         stored: StoredState | None = None,
@@ -261,7 +261,7 @@ class Wiring:
             self.kafka,
             topic_manager,
             stored or StoredState(self.kafka),
-            wake=wake,
+            wakeup=wakeup,
             dead_lettered=dead_lettered,
             require_owned=require_owned,
         )

@@ -121,7 +121,7 @@ def _apply_plan(file: Path, since: str, *, force: bool, yes: bool, as_json: bool
         began = time.monotonic()
         with view.progress("reading the outbox", plan.tally.rows, quiet=as_json) as on_progress, stoppable() as stop:
             applying = RecoveryRun(
-                planner, plan, ownership=ownership, wake=stop.wake, stopping=stop.wanted, on_progress=on_progress
+                planner, plan, ownership=ownership, wakeup=stop.wakeup, stopping=stop.wanted, on_progress=on_progress
             )
             done = run_beside(applying.run)
     finally:

@@ -157,7 +157,7 @@ def apply_plan(file: Path = PLAN, settings: Path | None = SETTINGS, as_json: boo
     if as_json:
         fields = {"replay": plan.id, "pipeline": plan.pipeline, "done": True, "continued": bool(applying.continued),
                 "planned": plan.estimate.events, "published": done.published, "dead_letters": done.dead_letters,
-                "known_letters": done.referred, "seconds": round(time.monotonic() - begun, 3)}  # fmt: skip
+                "known_letters": done.already_dead_lettered, "seconds": round(time.monotonic() - begun, 3)}  # fmt: skip
         emit_json(fields)
     else:
         view.print_applied(plan, done, file, continued=bool(applying.continued))

@@ -119,10 +119,10 @@ def print_plan(plan: ReplayPlan, file: Path) -> None:
 def print_applied(plan: ReplayPlan, done: Progress, file: Path, *, continued: bool) -> None:
     earlier = "; earlier runs published the rest" if continued else ""
     say(f"replay {plan.id}: {done.published:,} events published, {done.dead_letters:,} dead letters{earlier}")
-    if done.referred:
+    if done.already_dead_lettered:
         say(
-            f"note: {done.referred:,} of them had a dead letter already, which was left unchanged: `tailrace dlq list "
-            "--all`"
+            f"note: {done.already_dead_lettered:,} of them had a dead letter already, which was left unchanged: "
+            "`tailrace dlq list --all`"
         )
     missing = plan.estimate.events - done.published - done.dead_letters
     if missing and not continued:

@@ -104,13 +104,13 @@ class ChangeStreamCursor:
 class ChangeStreamThread:
     """Fetches batches ahead in its own thread; the pipeline's thread calls `take`."""
 
-    def __init__(self, open_: Callable[[Stage, int], ChangeStreamCursor], start: Stage, wake: Wakeup) -> None:
-        """`open_` opens a cursor at a start, with a limit; `wake` is set when there is something to take."""
+    def __init__(self, open_: Callable[[Stage, int], ChangeStreamCursor], start: Stage, wakeup: Wakeup) -> None:
+        """`open_` opens a cursor at a start, with a limit; `wakeup` is set when there is something to take."""
         self._open = open_
         self._behind = start
         self._cursor = open_(start, BATCH)
         self.token = self._cursor.token
-        self._wake = wake
+        self._wakeup = wakeup
         self._answers: deque[CursorAnswer] = deque()
         self._room = threading.Semaphore(AHEAD)
         self._stopping = threading.Event()
@@ -175,7 +175,7 @@ class ChangeStreamThread:
                 answer = self._ask()
                 self._answers.append(answer)
                 self._answered.set()
-                self._wake.set()
+                self._wakeup.set()
                 if answer.ended:
                     return
         except PyMongoError as error:
@@ -186,4 +186,4 @@ class ChangeStreamThread:
             self._error = TailraceError(f"the change stream's thread failed: {error!r}", remedy="Report it.")
         finally:
             self._answered.set()
-            self._wake.set()
+            self._wakeup.set()

@@ -37,10 +37,10 @@ TOGETHER = 100
 class MongoSource:
     """Implements `RowSource`; owned by one thread."""
 
-    def __init__(self, options: MongoOptions, *, wake: Wakeup) -> None:
-        """`wake` ends a waiting `read` early."""
+    def __init__(self, options: MongoOptions, *, wakeup: Wakeup) -> None:
+        """`wakeup` ends a waiting `read` early."""
         self._options = options
-        self._wake = wake
+        self._wakeup = wakeup
         self._documents = DocumentConverter(options.required, options.optional, options.payload, options.ignored)
         self._client: Client | None = None
         self._collection: CollectionReader | None = None
@@ -50,7 +50,7 @@ class MongoSource:
         self._ended = False
         self._failed: TailraceError | None = None
         self._poll = select.poll()
-        self._poll.register(wake, select.POLLIN)
+        self._poll.register(wakeup, select.POLLIN)
 
     def check_start(self, stored: Position | None) -> None:
         """Raises what `open` would raise for this position, without reading the stream. Changes nothing."""
@@ -233,7 +233,7 @@ class MongoSource:
 
     def _follow(self, start: Stage) -> ChangeStreamThread:
         self._leave()
-        self._stream = stream = ChangeStreamThread(self._cursor, start, self._wake)
+        self._stream = stream = ChangeStreamThread(self._cursor, start, self._wakeup)
         stream.require_resumed()
         return stream
 

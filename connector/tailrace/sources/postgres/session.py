@@ -11,8 +11,7 @@ from tailrace.errors import ConfigError, SlotMissing
 from tailrace.positions.base import Position, other_kind
 from tailrace.positions.postgres import LastTransaction, LogIdentity, LsnPosition, TableRead
 from tailrace.positions.recovery_mark import require_complete
-from tailrace.sources.postgres import catalog as catalogue
-from tailrace.sources.postgres import publication
+from tailrace.sources.postgres import catalog, publication
 from tailrace.sources.postgres.options import PgConnections, PostgresOptions
 from tailrace.sources.postgres.resume_check import (
     ResumeDecision,
@@ -53,8 +52,8 @@ class PostgresSession:
     def _connect(self) -> ServerIdentity:
         self._control = self._connections.open()
         self._stream = self._connections.open(replication=True)
-        catalogue.require_able(self._control)
-        server = catalogue.identify(self._stream)
+        catalog.require_able(self._control)
+        server = catalog.identify(self._stream)
         self._status_interval = self._choose_status_interval()
         return server
 
@@ -90,7 +89,7 @@ class PostgresSession:
         publication.require_columns(self._control, options)
         UnpublishedRowsCheck(options.table, 0).verify(self._control, self._published)
         found = self._identity(server, options.slot)
-        slot = catalogue.read_slot(self._control, options.slot)
+        slot = catalog.read_slot(self._control, options.slot)
         decision = check_resume(stored, found, slot, server_lsn=server.lsn, adopt=options.adopt)
         self._require_creatable(stored, decision.position)
         return found, slot, decision
@@ -139,7 +138,7 @@ class PostgresSession:
         options = self._options
         is_known = position.watched and not options.adopt
         if not is_known:
-            position = replace(position, watched=catalogue.oldest_running(self._control), moves_before=0)
+            position = replace(position, watched=catalog.oldest_running(self._control), moves_before=0)
         self._partitions = UnpublishedRowsCheck(options.table, position.watched)
         if is_known:
             # It remembers what it has verified: while streaming there is no time to read a large table again.
@@ -157,10 +156,10 @@ class PostgresSession:
         store(LsnPosition(found, 0, now, creating=True))
         failpoints.reached(failpoints.SLOT_INTENDED)
         if again:
-            catalogue.drop_slot(self._control, options.slot)
-        lsn, exported = catalogue.create_slot(self._stream, options.slot, failover=options.failover)
+            catalog.drop_slot(self._control, options.slot)
+        lsn, exported = catalog.create_slot(self._stream, options.slot, failover=options.failover)
         failpoints.reached(failpoints.SLOT_CREATED)
-        snapshot = catalogue.snapshot_text(self._control, exported)
+        snapshot = catalog.snapshot_text(self._control, exported)
         watched = Snapshot.parse(snapshot).xmin
         read = TableRead("") if options.beginning else None
         begun = "" if options.beginning else snapshot

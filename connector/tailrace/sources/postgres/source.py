@@ -17,7 +17,7 @@ from tailrace.event import Chunk
 from tailrace.positions.base import Position
 from tailrace.positions.postgres import LsnPosition, format_lsn
 from tailrace.sources.bounded import read_page
-from tailrace.sources.postgres import catalog as catalogue
+from tailrace.sources.postgres import catalog
 from tailrace.sources.postgres.feedback import Feedback
 from tailrace.sources.postgres.options import PostgresOptions
 from tailrace.sources.postgres.replay_window import WindowTracker
@@ -49,16 +49,16 @@ class PostgresSource(PostgresSession):
         self,
         options: PostgresOptions,
         *,
-        wake: Wakeup,
+        wakeup: Wakeup,
         warn: Callable[[str], None] = lambda _: None,
         until: Callable[[], Position | None] = lambda: None,
     ) -> None:
-        """`wake` ends a waiting `read` early; `warn` is called when the replay window is given up; `until` see
+        """`wakeup` ends a waiting `read` early; `warn` is called when the replay window is given up; `until` see
         PostgresSession.
         """
         super().__init__(options, until=until)
         self._warn = warn
-        self._wake = wake
+        self._wakeup = wakeup
         self._table: TableReader | None = None
         self._urgent = False
         self._streaming = False
@@ -245,7 +245,7 @@ class PostgresSource(PostgresSession):
         )
         self._streaming = True
         # The slot is ours now. If it was moved since the resume check, the server has silently begun further on.
-        slot = catalogue.read_slot(self._control, options.slot)
+        slot = catalog.read_slot(self._control, options.slot)
         if slot is not None and slot.confirmed_lsn > start.lsn:
             raise SlotAhead(
                 f"the slot {slot.name} was moved to {format_lsn(slot.confirmed_lsn)} while starting at {start}",
@@ -257,7 +257,7 @@ class PostgresSource(PostgresSession):
         self._transactions.expect(expected_transactions(start, until, slot.confirmed_lsn if slot is not None else 0))
         self._poll = select.poll()
         self._poll.register(self._stream.pgconn.socket, select.POLLIN)
-        self._poll.register(self._wake, select.POLLIN)
+        self._poll.register(self._wakeup, select.POLLIN)
         self._last_heard = self._last_sent = time.monotonic()
         failpoints.reached(failpoints.STREAM_STARTED)
 

@@ -24,7 +24,7 @@ from tailrace.event import Chunk
 from tailrace.positions.base import Position, other_kind
 from tailrace.positions.postgres import LsnPosition
 from tailrace.sources.bounded import BoundedSource
-from tailrace.sources.postgres import catalog as catalogue
+from tailrace.sources.postgres import catalog
 from tailrace.sources.postgres.feedback import Feedback
 from tailrace.sources.postgres.options import PostgresOptions
 from tailrace.sources.postgres.replay_window import NO_WINDOW
@@ -46,10 +46,10 @@ LONGEST = 63
 class LogRescan(PostgresSource):
     """Reads the log through a copy of the slot that `options` names."""
 
-    def __init__(self, options: PostgresOptions, *, name: str, wake: Wakeup) -> None:
+    def __init__(self, options: PostgresOptions, *, name: str, wakeup: Wakeup) -> None:
         """`name` becomes part of the copy's name, for people who list the slots."""
         copy = copy_name(options.slot, name, secrets.token_hex(2))
-        super().__init__(replace(options, slot=copy, replay_window=NO_WINDOW), wake=wake)
+        super().__init__(replace(options, slot=copy, replay_window=NO_WINDOW), wakeup=wakeup)
         self._original = options.slot
 
     def open(self, stored: Position | None, store: Callable[[Position], None]) -> Position:
@@ -60,13 +60,13 @@ class LogRescan(PostgresSource):
         require_same_server(start, server)
         self._published = self._read_published()
         found = self._identity(server, self._original)
-        slot = catalogue.read_slot(self._control, self._original)
+        slot = catalog.read_slot(self._control, self._original)
         # A slot that is in use can be copied.
         slot = None if slot is None else replace(slot, active_pid=None)
         try:
             check_resume(start, found, slot, server_lsn=server.lsn, adopt=False)
-            catalogue.copy_slot(self._stream, self._original, options.slot)
-            self._partitions = UnpublishedRowsCheck(options.table, catalogue.oldest_running(self._control))
+            catalog.copy_slot(self._stream, self._original, options.slot)
+            self._partitions = UnpublishedRowsCheck(options.table, catalog.oldest_running(self._control))
             confirmed = start.lsn if slot is None else slot.confirmed_lsn
             self._feedback = Feedback(options.slot, start, confirmed=confirmed, window=None, warn=self._warn)
             self._begin(start)
@@ -105,8 +105,8 @@ def require_same_log(options: PostgresOptions, stored: LsnPosition, *, patience:
     """
     if stored.last is None or stored.creating or stored.table_read or stored.recovery:
         return False
-    wake = Wakeup()
-    log = LogRescan(options, name="proof", wake=wake)
+    wakeup = Wakeup()
+    log = LogRescan(options, name="proof", wakeup=wakeup)
     try:
         return log.prove(stored, patience)
     except LogDiverged:
@@ -115,7 +115,7 @@ def require_same_log(options: PostgresOptions, stored: LsnPosition, *, patience:
         return False
     finally:
         log.close()
-        wake.close()
+        wakeup.close()
 
 
 class TableRescan(BoundedSource):
@@ -131,7 +131,7 @@ class TableRescan(BoundedSource):
         """Starts at `stored`, which holds the snapshot and how far the table is read."""
         start, options = _lsn(stored), self._options
         with options.connect(replication=True) as stream:
-            require_same_server(start, catalogue.identify(stream))
+            require_same_server(start, catalog.identify(stream))
         self._end = replace(start, table_read=None)
         self._reader = TableReader(
             options.connect(),

@@ -55,15 +55,15 @@ def change(number: int, **fields: Any) -> dict[str, Any]:
 
 
 @pytest.fixture
-def wake() -> Iterator[Wakeup]:
+def wakeup() -> Iterator[Wakeup]:
     made = Wakeup()
     yield made
     made.close()
 
 
-def reading(wake: Wakeup, script: Script) -> MongoSource:
+def reading(wakeup: Wakeup, script: Script) -> MongoSource:
     options = MongoOptions("", "", "shop", ("outbox",), ("_id", "payload"), (), frozenset(), "payload")
-    source = MongoSource(options, wake=wake)
+    source = MongoSource(options, wakeup=wakeup)
     # As `open` leaves them; what a server would do here is what the tests of faults wait for in vain, mostly.
     source._following = Changes(START, DocumentConverter(("_id", "payload"), (), "payload"))
     source._stream = script  # type: ignore[assignment]
@@ -74,8 +74,8 @@ def ids(chunk: Chunk) -> list[bytes | None]:
     return [row.values[0] for row in chunk.rows]
 
 
-def test_rows_before_an_error_that_is_known_already_go_first(wake: Wakeup) -> None:
-    source = reading(wake, Script([change(2)], [change(3)], EventTooLarge("too large")))
+def test_rows_before_an_error_that_is_known_already_go_first(wakeup: Wakeup) -> None:
+    source = reading(wakeup, Script([change(2)], [change(3)], EventTooLarge("too large")))
     chunk = source.read(100, 1 << 20, 0)
     assert ids(chunk) == [b"n2", b"n3"]
     assert chunk.position.token == {"_data": "8200000003"}  # type: ignore[attr-defined]
@@ -85,8 +85,8 @@ def test_rows_before_an_error_that_is_known_already_go_first(wake: Wakeup) -> No
             source.read(100, 1 << 20, 0)
 
 
-def test_rows_before_the_end_of_the_collection_go_first(wake: Wakeup) -> None:
-    source = reading(wake, Script([change(2), change(3, operationType="drop"), change(4)]))
+def test_rows_before_the_end_of_the_collection_go_first(wakeup: Wakeup) -> None:
+    source = reading(wakeup, Script([change(2), change(3, operationType="drop"), change(4)]))
     assert ids(source.read(100, 1 << 20, 0)) == [b"n2"]
     for _ in range(2):
         with pytest.raises(CollectionGone):
