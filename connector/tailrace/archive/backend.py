@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from operator import add
 from typing import NamedTuple, Protocol
 
 from tailrace.archive.files import OrderKey
@@ -32,6 +33,9 @@ class PurgeResult(NamedTuple):
     later: int = 0
     refused: int = 0
 
+    def plus(self, other: PurgeResult) -> PurgeResult:
+        return PurgeResult(*map(add, self, other))
+
 
 class ArchiveOutbox(Protocol):
     @property
@@ -49,7 +53,7 @@ class ArchiveOutbox(Protocol):
     def counts(self, entries: Sequence[ManifestEntry]) -> dict[int, int]:
         """Returns how many rows in the time range of each entry are in the outbox, by the number of the entry."""
 
-    def row(self, columns: Columns, kept: ArchivedRow, place: str) -> Row:
+    def row(self, columns: Columns, kept: ArchivedRow, position: str) -> Row:
         """Returns the row that the log would deliver for an archived row."""
 
     def name(self, columns: Columns, kept: ArchivedRow) -> bytes:

@@ -26,10 +26,10 @@ _TIME = pa.timestamp("ms", tz="UTC")
 
 
 class ArchivedRow(NamedTuple):
-    """A row of a file. `place` is the position it was published with; empty if it was not known any more."""
+    """A row of a file. `position` is the position it was published with; empty if it was not known any more."""
 
     values: tuple[bytes | None, ...]
-    place: str
+    position: str
     committed_ms: int
     created_ms: int
 
@@ -68,7 +68,7 @@ def batch_of(schema: pa.Schema, rows: Sequence[ArchivedRow]) -> pa.RecordBatch:
     values = list(zip(*(row.values for row in rows), strict=True))
     fields = list(schema)[: -len(OURS)]
     arrays = [pa.array(column, field.type) for column, field in zip(values, fields, strict=True)]
-    arrays.append(pa.array([row.place or None for row in rows], pa.string()))
+    arrays.append(pa.array([row.position or None for row in rows], pa.string()))
     arrays += [pa.array([row[at] for row in rows], _TIME) for at in (2, 3)]
     return pa.record_batch(arrays, schema=schema)
 
@@ -98,6 +98,6 @@ def rows_of(batch: pa.RecordBatch | pa.Table) -> list[ArchivedRow]:
     committed, created = (batch.column(count + at).cast(pa.int64()).to_pylist() for at in (1, 2))
     lines = zip(*values, strict=True) if values else iter([()] * len(places))
     return [
-        ArchivedRow(line, place or "", committed_ms, created_ms)
-        for line, place, committed_ms, created_ms in zip(lines, places, committed, created, strict=True)
+        ArchivedRow(line, position or "", committed_ms, created_ms)
+        for line, position, committed_ms, created_ms in zip(lines, places, committed, created, strict=True)
     ]

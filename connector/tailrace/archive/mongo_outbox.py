@@ -30,7 +30,7 @@ from tailrace.errors import AccessRefused, ConfigError
 from tailrace.event import TEXT, Column, Columns, Row
 from tailrace.positions.base import Position
 from tailrace.sources.mongo.client import connect, translated_errors
-from tailrace.sources.mongo.decoding import decoded, framed, id_of
+from tailrace.sources.mongo.decoding import concatenated, decoded, framed, id_of
 from tailrace.sources.mongo.documents import CODEC, STRICT, Document, DocumentConverter, milliseconds
 from tailrace.sources.mongo.options import MongoOptions
 
@@ -52,7 +52,7 @@ class MongoArchiveOutbox:
         self._options = replace(options, app_name=f"{options.app_name} (archive)", create=False, adopt=False)
         self._timestamp = options.timestamp
         self._client = connect(options.uri, app_name=self._options.app_name, timeout=options.link_timeout)
-        self._documents = rows_from(options)
+        self._documents = DocumentConverter.of(options)
         names = [*options.required, *options.optional]
         require_nameable(f"{options.database}.{', '.join(options.collections)}", names)
         columns = (*(Column(name, TEXT) for name in names), Column(COLLECTION, TEXT), Column(DOCUMENT, BYTEA))
@@ -88,8 +88,8 @@ class MongoArchiveOutbox:
                 )
         return found
 
-    def row(self, columns: Columns, kept: ArchivedRow, place: str) -> Row:
-        return document_row(self._documents, columns, kept, place)
+    def row(self, columns: Columns, kept: ArchivedRow, position: str) -> Row:
+        return document_row(self._documents, columns, kept, position)
 
     def name(self, columns: Columns, kept: ArchivedRow) -> bytes:
         collection, raw = _parts(columns, kept)
@@ -108,7 +108,7 @@ class MongoArchiveOutbox:
         with translated_errors("comparing archived documents"):
             for collection, wanted in _by_collection(columns, rows).items():
                 same, result = self._compare(collection, wanted)
-                done = PurgeResult(done.deleted + len(same), done.changed + result.changed, done.later + result.later)
+                done = done.plus(result._replace(deleted=len(same)))
         return done
 
     def purge(self, columns: Columns, rows: Sequence[ArchivedRow], start: Position) -> PurgeResult:
@@ -122,9 +122,7 @@ class MongoArchiveOutbox:
                     write_concern=WriteConcern("majority"),
                     read_preference=ReadPreference.PRIMARY,
                 )
-                done = PurgeResult(
-                    done.deleted + result.deleted, done.changed + result.changed, done.later + result.later
-                )
+                done = done.plus(result)
         return done
 
     def close(self) -> None:
@@ -205,11 +203,7 @@ class MongoArchiveOutbox:
             asked, session=session
         )
         for batch in batches:
-            at = 0
-            while at < len(batch):
-                size = int.from_bytes(batch[at : at + 4], "little")
-                yield batch[at : at + size]
-                at += size
+            yield from concatenated(batch)
 
     def _collection(self, name: str, *, in_transaction: bool = True) -> Any:  # noqa: ANN401 - of documents
         """Reads from the primary, whatever the URI prefers. Inside a transaction, its own read concern applies."""
@@ -220,14 +214,9 @@ class MongoArchiveOutbox:
         return database[name]
 
 
-def rows_from(options: MongoOptions) -> DocumentConverter:
-    """Returns the decoder of documents with today's settings."""
-    return DocumentConverter(options.required, options.optional, options.payload, options.ignored)
-
-
-def document_row(documents: DocumentConverter, columns: Columns, kept: ArchivedRow, place: str) -> Row:
+def document_row(documents: DocumentConverter, columns: Columns, kept: ArchivedRow, position: str) -> Row:
     """Returns the row that the stream would deliver for an archived document."""
-    return documents.row(decoded(_parts(columns, kept)[1]), place, kept.committed_ms)
+    return documents.row(decoded(_parts(columns, kept)[1]), position, kept.committed_ms)
 
 
 def _parts(columns: Columns, kept: ArchivedRow) -> tuple[str, bytes]:

@@ -8,8 +8,9 @@ from tailrace.event import Row
 from tailrace.positions.mongo import TokenPosition
 from tailrace.sources.mongo.documents import Document, milliseconds
 from tailrace.sources.mongo.options import MongoOptions
-from tailrace.sources.mongo.snapshot import CollectionReader, LaterInserts
+from tailrace.sources.mongo.snapshot import CollectionReader
 from tailrace.sources.mongo.source import MongoSource
+from tailrace.temporary_table import DiskSet
 from tailrace.wakeup import Wakeup
 
 PAGE_ROWS, PAGE_BYTES = 1000, 4 << 20
@@ -24,7 +25,7 @@ class _Reader(CollectionReader):
         self._before_ms = before_ms
         self.taken: list[tuple[str, bytes]] = []
 
-    def learnt(self) -> LaterInserts:
+    def learnt(self) -> DiskSet:
         """Returns the ids inserted behind the starting position so far."""
         self._new_snapshot()
         assert self._later is not None  # noqa: S101 - just learnt
@@ -55,7 +56,7 @@ class OldDocuments(MongoSource):
         taken, self._reader.taken = self._reader.taken, []
         return None if position is None else taken
 
-    def later(self) -> LaterInserts:
+    def later(self) -> DiskSet:
         """Returns the ids that the pipeline has not passed."""
         assert self._reader is not None  # noqa: S101 - opened first
         return self._reader.learnt()

@@ -8,7 +8,7 @@ such dead letter is open, all rows that cannot be decoded stay.
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import closing
 from typing import Any
 
@@ -20,6 +20,7 @@ from tailrace.event import Row
 from tailrace.kafka.client import KafkaOptions
 from tailrace.kafka.reader import read_topic
 from tailrace.pipeline.processor import EventProcessor
+from tailrace.temporary_table import DiskSet
 
 
 class PinnedRows:
@@ -27,7 +28,7 @@ class PinnedRows:
 
     def __init__(self, kafka: KafkaOptions, processor: EventProcessor) -> None:
         self._layout = processor.layout
-        self._names = DiskSet()
+        self._names = DiskSet(no_room)
         # Waiting events first: one that is released and rejected meanwhile is then found among the dead letters.
         self._names.add(name.encode() for name in _waiting(kafka))
         self._unreadable = False
@@ -69,27 +70,8 @@ def _waiting(kafka: KafkaOptions) -> Iterator[str]:
             yield waiting_event(headers, message.value() or b"").id
 
 
-class DiskSet:
-    """A set of bytes in a temporary file, so that memory stays flat."""
-
-    def __init__(self) -> None:
-        self._file = sqlite3.connect("", check_same_thread=False)  # a temporary file
-        self._file.execute("CREATE TABLE names (name BLOB PRIMARY KEY) WITHOUT ROWID")
-        self._some = False
-
-    def add(self, names: Iterable[bytes]) -> None:
-        try:
-            self._file.executemany("INSERT OR IGNORE INTO names VALUES (?)", ((name,) for name in names))
-        except sqlite3.Error as error:
-            raise ArchiveError(
-                f"row names cannot be stored in a temporary file: {error}",
-                remedy="Make sure that the folder for temporary files (TMPDIR) has room, then run it again.",
-            ) from None
-        self._some = True
-
-    def __contains__(self, name: bytes) -> bool:
-        found = self._some and self._file.execute("SELECT 1 FROM names WHERE name = ?", (name,)).fetchone()
-        return bool(found)
-
-    def close(self) -> None:
-        self._file.close()
+def no_room(error: sqlite3.Error) -> ArchiveError:
+    return ArchiveError(
+        f"row names cannot be stored in a temporary file: {error}",
+        remedy="Make sure that the folder for temporary files (TMPDIR) has room, then run it again.",
+    )

@@ -121,8 +121,8 @@ class PostgresArchiveOutbox:
         )
         return {int(number or 0): int(count or 0) for number, count in found}
 
-    def row(self, columns: Columns, kept: ArchivedRow, place: str) -> Row:
-        return outbox_row(columns, kept, place)
+    def row(self, columns: Columns, kept: ArchivedRow, position: str) -> Row:
+        return outbox_row(columns, kept, position)
 
     def name(self, columns: Columns, kept: ArchivedRow) -> bytes:
         digest = hashlib.blake2b(digest_size=DIGEST_BYTES)
@@ -183,8 +183,8 @@ class PostgresArchiveOutbox:
         return [entry for entry in entries if oldest is not None and entry.created.last_ms + 1 >= int(oldest)]
 
 
-def outbox_row(columns: Columns, kept: ArchivedRow, place: str) -> Row:
-    return Row(with_text_checked(columns, kept.values, "UTF8"), kept.values, place, kept.committed_ms)
+def outbox_row(columns: Columns, kept: ArchivedRow, position: str) -> Row:
+    return Row(with_text_checked(columns, kept.values, "UTF8"), kept.values, position, kept.committed_ms)
 
 
 def _passed(start: Position) -> Snapshot:

@@ -87,7 +87,7 @@ class PostgresPurge:
 
     def purge(self, columns: Columns, rows: Sequence[ArchivedRow], passed: Snapshot) -> PurgeResult:
         page = self._page(columns, rows)
-        deleted = changed = later = refused = 0
+        result = PurgeResult(0)
         parts = [page.all]
         while parts:
             part = parts.pop()
@@ -103,14 +103,14 @@ class PostgresPurge:
                     pass
                 self._link.query("ROLLBACK")
                 if len(part) == 1:
-                    refused += 1
+                    result = result.plus(PurgeResult(0, refused=1))
                 else:
                     half = len(part) // 2
                     parts += [part[half:], part[:half]]
                 continue
-            deleted, changed, later = deleted + done.deleted, changed + done.changed, later + done.later
+            result = result.plus(done)
             parts.append(left)
-        return PurgeResult(deleted, changed, later, refused)
+        return result
 
     def _attempt(self, page: _Page, part: list[int], passed: Snapshot) -> tuple[PurgeResult, list[int]]:
         """Runs one transaction. Returns its result and the rows to try again."""

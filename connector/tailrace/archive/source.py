@@ -15,12 +15,9 @@ from tailrace.archive.manifest import ManifestEntry
 from tailrace.archive.repository import ArchiveRepository
 from tailrace.errors import ProtocolError, WrongLog
 from tailrace.event import Chunk, Columns, Row
-from tailrace.positions.archive import ArchivePosition
+from tailrace.positions.archive import NO_POSITION, ArchivePosition
 from tailrace.positions.base import Position
 from tailrace.sources.bounded import BoundedSource, row_bytes
-
-FORGOTTEN = "table"
-"""Prefix of the position of a row whose own was not known when it was archived, as for rows of a table."""
 
 MakeRow = Callable[[Columns, ArchivedRow, str], Row]
 """Makes a row of the outbox from the columns of its file, the archived row, and its position."""
@@ -101,8 +98,8 @@ class ArchiveSource(BoundedSource):
                 for kept in rows:
                     number += 1
                     count += 1
-                    place = kept.place or f"{FORGOTTEN}:{entry.number}.{number}"
+                    position = kept.position or f"{NO_POSITION}:{entry.number}.{number}"
                     here = ArchivePosition(start.archive, entry.number, number, count, kept.committed_ms)
-                    yield here, self._make_row(reader.columns, kept, place)
+                    yield here, self._make_row(reader.columns, kept, position)
             yield None
         self._open.close()

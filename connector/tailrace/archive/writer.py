@@ -18,11 +18,12 @@ from tailrace.archive.backend import ArchiveOutbox, Candidate, PurgeResult
 from tailrace.archive.files import FileReader, FileWriter
 from tailrace.archive.format import ArchivedRow
 from tailrace.archive.manifest import ManifestEntry
-from tailrace.archive.pinned_rows import DiskSet
+from tailrace.archive.pinned_rows import no_room
 from tailrace.archive.repository import ArchiveRepository
 from tailrace.errors import LayoutMismatch
 from tailrace.event import Columns, Row
 from tailrace.positions.base import Position
+from tailrace.temporary_table import DiskSet
 
 PAGE_ROWS = 1000
 """Rows deleted in one transaction."""
@@ -86,7 +87,7 @@ class ArchiveRun:
         self._before_ms = before_ms
         self._keep = keep
         self._tell = on_progress
-        self._known = DiskSet()
+        self._known = DiskSet(no_room)
         self.report = ArchiveReport(orphans=list(repository.orphans))
 
     def look(self) -> ArchiveReport:
@@ -111,12 +112,12 @@ class ArchiveRun:
                 for candidate in self._wanted():
                     if writer is None:
                         writer = FileWriter(Path(folder) / "rows.parquet", self._outbox.shape)
-                    place, committed_ms = self._original(candidate.row)
+                    position, committed_ms = self._original(candidate.row)
                     kept = candidate.kept
                     writer.add(
-                        kept._replace(place=place, committed_ms=committed_ms or kept.created_ms), candidate.order
+                        kept._replace(position=position, committed_ms=committed_ms or kept.created_ms), candidate.order
                     )
-                    self._note(candidate, place)
+                    self._note(candidate, position)
                     if writer.full:
                         self._finish(writer)
                         writer = None
@@ -155,10 +156,10 @@ class ArchiveRun:
             else:
                 yield candidate
 
-    def _note(self, candidate: Candidate, place: str) -> None:
+    def _note(self, candidate: Candidate, position: str) -> None:
         report, at_ms = self.report, candidate.kept.created_ms
         report.rows += 1
-        report.unplaced += not place
+        report.unplaced += not position
         report.first_ms = at_ms if report.first_ms is None else min(report.first_ms, at_ms)
         report.last_ms = at_ms if report.last_ms is None else max(report.last_ms, at_ms)
         if not report.rows % PAGE_ROWS:

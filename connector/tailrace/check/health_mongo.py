@@ -106,7 +106,7 @@ def first_waiting(client: Client, options: MongoOptions, stored: TokenPosition, 
             batch = cursor.more(wait_ms=WAIT_MS)
     finally:
         cursor.close()
-    following = Changes(stored, DocumentConverter(options.required, options.optional, options.payload, options.ignored))
+    following = Changes(stored, DocumentConverter.of(options))
     for change in batch.changes:
         following.feed(change)
         if following.rows:

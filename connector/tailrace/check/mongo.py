@@ -28,7 +28,7 @@ from tailrace.check.rules import check_clock
 from tailrace.errors import AccessRefused, Rejected, SourceError, SourceUnavailable, TailraceError, Unavailable
 from tailrace.outbox.layouts import ColumnMap, Layout
 from tailrace.positions.base import Position, other_kind
-from tailrace.positions.mongo import StreamIdentity, TokenPosition
+from tailrace.positions.mongo import TokenPosition
 from tailrace.sources.mongo.change_stream import ChangeStreamCursor
 from tailrace.sources.mongo.client import collection_ids, identify, require_replica_set, translated_errors
 from tailrace.sources.mongo.documents import CODEC, Document, DocumentConverter, milliseconds
@@ -122,7 +122,7 @@ class MongoChecks:
         with observer(options) as client:
             facts = identify(client)
             ids = collection_ids(client, options.database, options.collections, create=False)
-            found = StreamIdentity(facts.replica_set, options.database, ids, options.watched.fingerprint)
+            found = facts.stream(options.watched, ids)
             check_resume(stored, found, facts.now)
             busy = bool(sessions(client, options.app_name))
             try:
@@ -210,7 +210,7 @@ class MongoChecks:
         if not self._may_stream:
             return None
         options, columns = self._options, set[str]()
-        documents = DocumentConverter(options.required, options.optional, options.payload, options.ignored)
+        documents = DocumentConverter.of(options)
         layout, misfits, total = Layout(self._map), list[str](), 0
         for collection in options.collections:
             for document in self._newest(collection):

@@ -27,7 +27,7 @@ from tailrace.event import Column, Row
 from tailrace.outbox.ddl import hba_lines
 from tailrace.outbox.layouts import ColumnMap, Layout
 from tailrace.positions.base import Position, other_kind
-from tailrace.positions.postgres import LogIdentity, LsnPosition
+from tailrace.positions.postgres import LsnPosition
 from tailrace.sources.postgres import catalog
 from tailrace.sources.postgres.connection import APPLICATION, PgConnection, may_copy_cluster
 from tailrace.sources.postgres.options import PostgresOptions
@@ -123,8 +123,7 @@ class PostgresChecks:
             published = read_published(control, options)
             stored = stored and follow(replication, stored, server)
             require_whole(control, options.table, published, stored)
-        where = (server.system_id, server.timeline, server.database)
-        found = LogIdentity(*where, options.slot, options.table, published.fingerprint)
+        found = server.log(options.slot, options.table, published.fingerprint)
         busy = slot is not None and slot.active_pid is not None
         if slot is not None and stored is not None:
             # A running pipeline is fine here: the question is whether it could start again.

@@ -10,6 +10,8 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 SOURCE = "archive"
+NO_POSITION = "table"
+"""Prefix of the position of a row, in a table or an archive, whose position in the log is not known."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 
 from tailrace.errors import SourceError
 from tailrace.positions.base import Position
+from tailrace.temporary_table import TemporaryTable
 from tailrace.verify.findings import AGAIN, EDITED, ORDER, OTHERS, PUBLISHED, WAITING
 from tailrace.verify.fingerprints import UNCOMPARED
 from tailrace.verify.kafka_records import RecordOrigin
@@ -97,11 +98,11 @@ class IdIndex:
         self._owner_rules = owner_rules or OwnerRules()
         self.first_ms: float = inf
         """The earliest commit time among the records that this pipeline published for the first time."""
-        self._file = sqlite3.connect("", check_same_thread=False)  # a temporary file
-        self._file.execute(f"PRAGMA cache_size = -{CACHE_KBYTES}")
-        self._file.execute(
-            "CREATE TABLE seen (name TEXT, frame INTEGER, digest INTEGER, owner INTEGER, identity INTEGER, topic TEXT, "
-            "PRIMARY KEY (name, frame, digest, owner, identity, topic)) WITHOUT ROWID"
+        self._records = TemporaryTable(
+            "name TEXT, frame INTEGER, digest INTEGER, owner INTEGER, identity INTEGER, topic TEXT, "
+            "PRIMARY KEY (name, frame, digest, owner, identity, topic)",
+            _no_room,
+            cache_kbytes=CACHE_KBYTES,
         )
         self._pending: list[tuple[str, int, int, int, int, str]] = []
 
@@ -131,28 +132,20 @@ class IdIndex:
     def find(self, name: str) -> list[PublishedRecord]:
         """Returns one record per payload and owner published under the name."""
         self._write()
-        wanted = "SELECT frame, digest, owner, identity, topic FROM seen WHERE name = ?"
-        try:
-            found = self._file.execute(wanted, (_storable(name),)).fetchall()
-        except sqlite3.Error as error:
-            raise _no_room(error) from None
-        return [PublishedRecord(*each) for each in found]
+        wanted = "SELECT frame, digest, owner, identity, topic FROM rows WHERE name = ?"
+        return [PublishedRecord(*each) for each in self._records.select(wanted, _storable(name))]
 
     def __len__(self) -> int:
         self._write()
-        return int(self._file.execute("SELECT count(DISTINCT name) FROM seen").fetchone()[0])
+        return int(self._records.select("SELECT count(DISTINCT name) FROM rows")[0][0])
 
     def close(self) -> None:
-        self._file.close()
+        self._records.close()
 
     def _write(self) -> None:
-        if not self._pending:
-            return
-        try:
-            self._file.executemany("INSERT OR IGNORE INTO seen VALUES (?, ?, ?, ?, ?, ?)", self._pending)
-        except sqlite3.Error as error:
-            raise _no_room(error) from None
-        self._pending.clear()
+        if self._pending:
+            self._records.add(self._pending)
+            self._pending.clear()
 
 
 def _storable(name: str) -> str:

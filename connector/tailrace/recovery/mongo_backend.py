@@ -14,9 +14,9 @@ from bson import Timestamp
 from pymongo.errors import PyMongoError
 
 from tailrace import failpoints
-from tailrace.errors import CollectionGone, SourceError, TailraceError
+from tailrace.errors import CollectionGone, TailraceError
 from tailrace.positions.base import Position, other_kind
-from tailrace.positions.mongo import ClusterTime, CollectionRead, StreamIdentity, TokenPosition
+from tailrace.positions.mongo import ClusterTime, CollectionRead, TokenPosition
 from tailrace.positions.recovery_mark import Recovery, require_complete
 from tailrace.recovery.backend import RECOVERABLE, STAYS, AcceptRow, Begin
 from tailrace.recovery.evidence import Evidence, begun_before, by_time
@@ -54,7 +54,7 @@ class MongoBackend:
         try:
             require_complete(stored.recovery)
             ids = collection_ids(self._client, options.database, options.collections, create=False)
-            found = StreamIdentity(facts.replica_set, options.database, ids, options.watched.fingerprint)
+            found = facts.stream(options.watched, ids)
             check_resume(stored, found, facts.now)
             self._probe_resume(stored)
         except RECOVERABLE as error:
@@ -99,7 +99,7 @@ class MongoBackend:
         return [*created, "take a new position in the log"]
 
     def readable(self) -> MongoOptions | None:
-        there = tuple(name for name in self._options.collections if self._exists(name))
+        there = tuple(name for name in self._options.collections if self._id_of(name) is not None)
         return replace(self._options, collections=there) if there else None
 
     def evaluate(
@@ -115,21 +115,14 @@ class MongoBackend:
         self._client.close()
 
     def _is_recreated(self, lost: TokenPosition) -> bool:
-        return any(was and self._id_of(name) not in ("", was) for name, was in lost.log.collections.items())
+        return any(was and self._id_of(name) not in (None, "", was) for name, was in lost.log.collections.items())
 
-    def _id_of(self, name: str) -> str:
-        """Returns an empty string if the collection does not exist or is not visible."""
+    def _id_of(self, name: str) -> str | None:
+        """Returns None if the collection does not exist, and an empty string if it may not be read."""
         try:
             return collection_ids(self._client, self._options.database, (name,), create=False)[name]
         except CollectionGone:
-            return ""
-
-    def _exists(self, name: str) -> bool:
-        try:
-            collection_ids(self._client, self._options.database, (name,), create=False)
-        except CollectionGone:
-            return False
-        return True
+            return None
 
     def _probe_resume(self, stored: TokenPosition) -> None:
         """Raises the error with which the server refuses to resume; it comes with the first batch."""
@@ -170,7 +163,7 @@ class MongoRecovery(BoundedSource):
         self._reader = CollectionReader(
             client,
             options.watched,
-            DocumentConverter(options.required, options.optional, options.payload, options.ignored),
+            DocumentConverter.of(options),
             order_by=options.order_by,
             timestamp=options.timestamp,
             start=start,
@@ -189,21 +182,16 @@ class MongoRecovery(BoundedSource):
         """Returns the starting position: the stream continues behind it, the collections are read up to it."""
         options, facts = self._options, identify(client)
         ids = collection_ids(client, options.database, options.collections, create=options.create)
-        found = StreamIdentity(facts.replica_set, options.database, ids, options.watched.fingerprint)
+        found = facts.stream(options.watched, ids)
         # Creating a collection advances the clock.
         facts = identify(client)
         first = ClusterTime(facts.now.seconds, facts.now.increment + 1)
         start = {"startAtOperationTime": Timestamp(*first.pair)}
         cursor = stream_at(client, options, start, splits=can_split(facts.version))
         cursor.close()
-        if cursor.token is None:
-            raise SourceError(
-                "MongoDB opened a change stream without saying where it begins",
-                remedy="Upgrade to MongoDB 6.0 or newer.",
-            )
         return TokenPosition(
             found,
-            plain_token(cursor.token),
+            plain_token(cursor.first_token),
             first,
             facts.now_ms,
             collection_read=CollectionRead(),

@@ -12,8 +12,8 @@ from dataclasses import dataclass, field
 
 from tailrace.errors import HistoryLost, RecoveryUncertain
 from tailrace.positions.mongo import ClusterTime, TokenPosition
-from tailrace.sources.mongo.change_stream import ChangeStreamCursor, RawBatch
-from tailrace.sources.mongo.changes import server_token, token_time
+from tailrace.sources.mongo.change_stream import ChangeStreamCursor, RawBatch, read_until
+from tailrace.sources.mongo.changes import server_token
 from tailrace.sources.mongo.client import Client, translated_errors
 from tailrace.sources.mongo.decoding import decoded
 from tailrace.sources.mongo.documents import Document
@@ -91,24 +91,15 @@ def _unread(client: Client, lost: TokenPosition, now: ClusterTime) -> OplogGap:
 
 
 def counted(more: Callable[[], RawBatch], now: ClusterTime) -> OplogGap:
-    """Reads up to `now`; a transaction may come in several batches, all with the same time.
-
-    Not further, because an outbox that is written to never ends.
-    """
+    """Counts the inserts up to `now`."""
     unread = OplogGap()
-    reached, came = ClusterTime(0, 0), True
-    while reached.pair < now.pair or (reached.pair == now.pair and came):
-        try:
-            batch = more()
-        except HistoryLost:
-            # The log is lost, so only the collections are left.
-            unread.gone = True
-            break
-        for raw in batch.changes:
-            unread.feed(decoded(raw))
-        came = bool(batch.changes)
-        if batch.ended:
-            break
-        if batch.token is not None:
-            reached = token_time(batch.token) or reached
+    try:
+        for batch in read_until(more, now):
+            for raw in batch.changes:
+                unread.feed(decoded(raw))
+            if batch.ended:
+                break
+    except HistoryLost:
+        # The log is lost, so only the collections are left.
+        unread.gone = True
     return unread

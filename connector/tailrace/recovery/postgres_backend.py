@@ -11,7 +11,7 @@ from tailrace.positions.postgres import LsnPosition, format_lsn
 from tailrace.positions.recovery_mark import Recovery, require_complete
 from tailrace.recovery.backend import RECOVERABLE, STAYS, AcceptRow, Begin
 from tailrace.recovery.evidence import Evidence, by_time, evaluate
-from tailrace.recovery.postgres_source import PostgresRecovery, _ours, _publication_fix, _require_creating, identity
+from tailrace.recovery.postgres_source import PostgresRecovery, _ours, _publication_fix, _require_creating
 from tailrace.sources.postgres import catalog, publication
 from tailrace.sources.postgres.options import PostgresOptions
 from tailrace.sources.postgres.resume_check import check_resume, require_same_past, require_same_server
@@ -56,7 +56,7 @@ class PostgresBackend:
                 if isinstance(until, LsnPosition):
                     require_same_past(before, until, server, follow(self._stream, until, server))
             published = publication.read_published(self._control, options)
-            found = identity(options, server, published.fingerprint)
+            found = server.log(options.slot, options.table, published.fingerprint)
             check_resume(stored, found, slot, server_lsn=server.lsn, adopt=False)
             require_whole(self._control, options.table, published, stored)
             if stored is not None and stored.moves_before > stored.lsn and not stored.table_read:
@@ -126,14 +126,14 @@ class PostgresBackend:
         self, entries: Sequence[PositionEntry], lost: Position | None, until_ms: int | None, *, went_back: bool
     ) -> Evidence:
         server = self._server
-        place = lost if isinstance(lost, LsnPosition) else None
-        if place is not None and (place.creating or place.table_read):
+        known = lost if isinstance(lost, LsnPosition) else None
+        if known is not None and (known.creating or known.table_read):
             return Evidence()
         now = Snapshot.parse(str(self._control.query("SELECT pg_current_snapshot()")[0][0]))
         # Entries of another table say nothing about this one.
         table = self._options.table
         same = [each for each in entries if isinstance(each.position, LsnPosition) and each.position.log.table == table]
-        found = evaluate(same, place, server, read_forks(self._stream, server), now.xmax, went_back=went_back)
+        found = evaluate(same, known, server, read_forks(self._stream, server), now.xmax, went_back=went_back)
         return found if found.passed is not None else by_time(entries, until_ms)
 
     def source(self, mark: Recovery, accept: AcceptRow, wakeup: Wakeup, begin: Begin, *, resume: bool) -> RowSource:

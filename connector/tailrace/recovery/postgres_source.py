@@ -109,7 +109,7 @@ class PostgresRecovery(TableSource):
             )
         self._fix_publication()
         published = publication.read_published(self._control, options)
-        self._found = identity(options, server, published.fingerprint)
+        self._found = server.log(options.slot, options.table, published.fingerprint)
         exported: str | None = None
         if self._resume and isinstance(stored, LsnPosition) and stored.table_read is not None:
             start = stored
@@ -160,10 +160,6 @@ class PostgresRecovery(TableSource):
         statement = _publication_fix(self._control, self._options)
         if statement is not None:
             self._control.query(statement)
-
-
-def identity(options: PostgresOptions, server: ServerIdentity, fingerprint: str) -> LogIdentity:
-    return LogIdentity(server.system_id, server.timeline, server.database, options.slot, options.table, fingerprint)
 
 
 def _history(mark: Recovery) -> str:

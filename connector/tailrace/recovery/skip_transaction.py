@@ -28,7 +28,7 @@ from tailrace.recovery.backend import AcceptRow, Begin
 from tailrace.recovery.evidence import Evidence
 from tailrace.recovery.id_index import IdIndex
 from tailrace.recovery.postgres_backend import PostgresBackend
-from tailrace.recovery.postgres_source import TableSource, identity
+from tailrace.recovery.postgres_source import TableSource
 from tailrace.sources.postgres import catalog
 from tailrace.sources.postgres.options import PostgresOptions
 from tailrace.sources.postgres.resume_check import check_resume
@@ -195,7 +195,7 @@ class PostgresSkip(TableSource):
         options = self._options
         self._control, stream = self._connections.open(), self._connections.open(replication=True)
         server = catalog.identify(stream)
-        self._found = identity(options, server, self._fingerprint())
+        self._found = server.log(options.slot, options.table, self._fingerprint())
         slot = catalog.read_slot(self._control, options.slot)
         check_resume(self._lost, self._found, slot, server_lsn=server.lsn, adopt=False)
         read = stored.table_read if isinstance(stored, LsnPosition) and stored.recovery else None

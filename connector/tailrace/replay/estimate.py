@@ -60,8 +60,8 @@ class Estimate:
             if self.fails[rejected.reason.value] <= EXAMPLES:
                 # The text behind the first colon may quote the payload, which must not be written to a file.
                 why = rejected.explanation.partition(": ")[0]
-                place = event.id if event else row.position
-                self.examples.append({"event": place, "reason": rejected.reason.value, "why": why})
+                name = event.id if event else row.position
+                self.examples.append({"event": name, "reason": rejected.reason.value, "why": why})
 
     def to_json(self) -> dict[str, Any]:
         return {

@@ -11,9 +11,9 @@ from dataclasses import replace
 from bson import Timestamp
 
 from tailrace.check.health_mongo import observer, read_log
-from tailrace.errors import ConfigError, HistoryLost, SourceError
+from tailrace.errors import ConfigError, HistoryLost
 from tailrace.positions.base import Position, other_kind
-from tailrace.positions.mongo import HASH_DIGITS, ClusterTime, StreamIdentity, TokenPosition
+from tailrace.positions.mongo import HASH_DIGITS, ClusterTime, TokenPosition
 from tailrace.replay.points import Moment, Oldest, Point, Token
 from tailrace.replay.source_log import format_time, not_a_point, out_of_reach
 from tailrace.sources.mongo.change_stream import ChangeStreamCursor
@@ -39,7 +39,7 @@ class MongoLog:
         self._client = observer(options)
         facts = identify(self._client)
         ids = collection_ids(self._client, options.database, options.collections, create=False)
-        self._log = StreamIdentity(facts.replica_set, options.database, ids, options.watched.fingerprint)
+        self._log = facts.stream(options.watched, ids)
         check_resume(stored, self._log, facts.now)
         self._now = facts.now
         self._splits = can_split(facts.version)
@@ -78,11 +78,11 @@ class MongoLog:
                 return self._at_time(time)
         raise not_a_point(str(point), FORMS)
 
-    def at_event_position(self, place: str) -> Position:
-        """Returns the position right before the transaction of the document at `place`."""
-        time, _, number = place.partition(":")
+    def at_event_position(self, position: str) -> Position:
+        """Returns the position right before the transaction of a document."""
+        time, _, number = position.partition(":")
         if len(number) == HASH_DIGITS:
-            out_of_reach(f"the event at {place} was in the collection before the stream began",
+            out_of_reach(f"the event at {position} was in the collection before the stream began",
                          "It was never in the log.", self._nearest())  # fmt: skip
         return self._at_time(ClusterTime.parse(time))
 
@@ -115,10 +115,7 @@ class MongoLog:
         except HistoryLost:
             out_of_reach(f"the oplog no longer reaches back to {what}, {format_time(time.seconds * 1000)}",
                          "The server has deleted that part of its log.", self._nearest())  # fmt: skip
-        if cursor.token is None:
-            raise SourceError("MongoDB opened a change stream without saying where it begins",
-                              remedy="Upgrade to MongoDB 6.0 or newer.")  # fmt: skip
-        return plain_token(cursor.token)
+        return plain_token(cursor.first_token)
 
     def _nearest(self) -> list[str]:
         first = self._first

@@ -17,15 +17,16 @@ from tailrace.event import OutboxEvent, Row
 from tailrace.kafka.client import KafkaOptions
 from tailrace.kafka.reader import read_topic
 from tailrace.outbox.layouts import Layout
+from tailrace.positions.archive import NO_POSITION
 from tailrace.records.plain import PIPELINE_HEADER
 from tailrace.state.rewind_marker import HEADER
+from tailrace.temporary_table import TemporaryTable
 
 MOST = 1_000_000
 """Above this number of events the topics are not searched, because that would take longer than the replay."""
 MARGIN_MS = 3_600_000
 """How far before the first row its record is searched, since clocks differ."""
 BATCH = 5000
-FORGOTTEN = "table"
 
 Original = tuple[str, bool, str, bytes, str, int]
 """Id, whether the record names this pipeline, type, key, position, commit time (ms)."""
@@ -35,10 +36,11 @@ class OriginalRecords:
     """Stores the original positions of events: `fill` reads them, `positioner` gives them to rows."""
 
     def __init__(self) -> None:
-        self._file = sqlite3.connect("", check_same_thread=False)  # a temporary file
-        self._file.execute(
-            "CREATE TABLE places (id TEXT, own BOOLEAN, type TEXT, key BLOB, place TEXT, ms INTEGER, "
-            "PRIMARY KEY (id, own, type, key, place)) WITHOUT ROWID"
+        # The first record counts; a redrive comes later and has the same position.
+        self._records = TemporaryTable(
+            "id TEXT, own BOOLEAN, type TEXT, key BLOB, position TEXT, ms INTEGER, "
+            "PRIMARY KEY (id, own, type, key, position)",
+            _no_room,
         )
 
     def fill(self, options: KafkaOptions, topics: Iterable[str], since_ms: int | None) -> None:
@@ -69,50 +71,39 @@ class OriginalRecords:
                             )
                         )
                         if len(batch) >= BATCH:
-                            self._add(batch)
-            self._add(batch)
+                            self._records.add(batch)
+                            batch.clear()
+            self._records.add(batch)
 
     def positioner(self, layout: Layout) -> Callable[[Row], Row]:
         """Returns a function that gives a row of a table its original position and time, if they are known."""
 
         def named(row: Row) -> Row:
             try:
-                place, at_ms = self._of(layout.read(row))
+                position, at_ms = self._of(layout.read(row))
             except Rejected:
-                place, at_ms = "", 0
-            place = place or f"{FORGOTTEN}:{row.position.rpartition(':')[2].removeprefix('t')}"
-            return row._replace(position=place, committed_ms=at_ms or row.committed_ms)
+                position, at_ms = "", 0
+            position = position or f"{NO_POSITION}:{row.position.rpartition(':')[2].removeprefix('t')}"
+            return row._replace(position=position, committed_ms=at_ms or row.committed_ms)
 
         return named
 
     def close(self) -> None:
-        self._file.close()
+        self._records.close()
 
     def _of(self, event: OutboxEvent) -> tuple[str, int]:
-        try:
-            found = self._file.execute(
-                "SELECT own, type, key, place, ms FROM places WHERE id = ? ORDER BY own DESC", (event.id,)
-            ).fetchall()
-        except sqlite3.Error as error:
-            raise _unkept(error) from None
+        found = self._records.select(
+            "SELECT own, type, key, position, ms FROM rows WHERE id = ? ORDER BY own DESC", event.id
+        )
         if found and found[0][0]:
-            found = [each for each in found if each[0]]
             return str(found[0][3]), int(found[0][4])
         # The topic's rule may use another column as the key.
         keys = {event.key or b"", *(value.encode() if isinstance(value, str) else value for _, value in event.extra)}
-        alike = {(str(place), int(ms)) for _, kind, key, place, ms in found if kind == event.type and key in keys}
+        alike = {(str(at), int(ms)) for _, kind, key, at, ms in found if kind == event.type and key in keys}
         return alike.pop() if len(alike) == 1 else ("", 0)
 
-    def _add(self, batch: list[Original]) -> None:
-        try:
-            # Keeps the first record; a redrive comes later and has the same position.
-            self._file.executemany("INSERT OR IGNORE INTO places VALUES (?, ?, ?, ?, ?, ?)", batch)
-        except sqlite3.Error as error:
-            raise _unkept(error) from None
-        batch.clear()
 
-
-def _unkept(error: sqlite3.Error) -> SourceError:
+def _no_room(error: sqlite3.Error) -> SourceError:
     return SourceError(
         f"the positions of events cannot be stored in a temporary file: {error}",
         remedy="Make sure that the folder for temporary files (TMPDIR) has room: about 100 bytes per record.",

@@ -75,12 +75,13 @@ def _archive(wiring: Wiring, end: ArchivePosition, selection: Selection) -> RowS
         from tailrace.archive.postgres_outbox import outbox_row
 
         return ArchiveSource(lambda: open_repository(wiring.settings), outbox_row, end=end, within=within)
-    from tailrace.archive.mongo_outbox import document_row, rows_from  # optional driver
+    from tailrace.archive.mongo_outbox import document_row  # optional driver
+    from tailrace.sources.mongo.documents import DocumentConverter
 
-    documents = rows_from(database)
+    documents = DocumentConverter.of(database)
 
-    def made(columns: Columns, kept: ArchivedRow, place: str) -> Row:
-        return document_row(documents, columns, kept, place)
+    def made(columns: Columns, kept: ArchivedRow, position: str) -> Row:
+        return document_row(documents, columns, kept, position)
 
     return ArchiveSource(lambda: open_repository(wiring.settings), made, end=end, within=within)
 

@@ -12,7 +12,7 @@ from dataclasses import replace
 
 from tailrace.errors import ConfigError, WrongLog
 from tailrace.positions.base import Position, other_kind
-from tailrace.positions.postgres import LogIdentity, LsnPosition, format_lsn, parse_lsn
+from tailrace.positions.postgres import LsnPosition, format_lsn, parse_lsn
 from tailrace.replay.points import Lsn, Moment, Oldest, Point
 from tailrace.replay.source_log import describe_position, format_time, not_a_point, out_of_reach
 from tailrace.sources.postgres import catalog, publication
@@ -39,9 +39,7 @@ class PostgresLog:
             server = catalog.identify(stream)
             published = publication.read_published(control, options)
             slot = catalog.read_slot(control, options.slot)
-        self._log = LogIdentity(
-            server.system_id, server.timeline, server.database, options.slot, options.table, published.fingerprint
-        )
+        self._log = server.log(options.slot, options.table, published.fingerprint)
         free = None if slot is None else replace(slot, active_pid=None)
         check_resume(stored, self._log, free, server_lsn=server.lsn, adopt=False)
         if slot is not None and slot.active_pid is None:
@@ -73,12 +71,12 @@ class PostgresLog:
                 return self._at_time(at_ms)
         raise not_a_point(str(point), FORMS)
 
-    def at_event_position(self, place: str) -> Position:
-        """Returns the position right before the transaction of the row at `place`."""
-        commit, _, number = place.partition(":")
+    def at_event_position(self, position: str) -> Position:
+        """Returns the position right before the transaction of a row."""
+        commit, _, number = position.partition(":")
         if number.startswith("t"):
             out_of_reach(
-                f"the event at {place} was in the table before the slot began",
+                f"the event at {position} was in the table before the slot began",
                 "It was never in the log.",
                 [f"`oldest`, {describe_position(self.oldest)}"],
             )

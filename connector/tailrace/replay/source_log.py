@@ -11,6 +11,7 @@ from tailrace.errors import ConfigError, OutOfReach
 from tailrace.kafka.client import KafkaOptions
 from tailrace.kafka.reader import read_topic
 from tailrace.kafka.tail import ClusterObserver, topic_matcher
+from tailrace.positions.archive import NO_POSITION
 from tailrace.positions.base import Position
 from tailrace.records.plain import PIPELINE_HEADER
 from tailrace.replay.points import EventId, Point
@@ -30,10 +31,10 @@ class SourceLog(Protocol):
     def at(self, point: Point) -> Position:
         """Returns the last position with everything since `point` behind it; raises OutOfReach if the log is gone.
 
-        For an event that is the position right before it, by the `place` in its record (`at_event_position`).
+        For an event that is the position right before it, by the position in its record (`at_event_position`).
         """
 
-    def at_event_position(self, place: str) -> Position: ...
+    def at_event_position(self, position: str) -> Position: ...
 
     def validated(self, position: Position) -> Position:
         """Returns the same position in the current log; raises OutOfReach, or the error of a start at that
@@ -81,7 +82,6 @@ def format_time(at_ms: int) -> str:
 
 ID, POSITION = "id", "position"
 """Headers of every record of a pipeline."""
-FROM_TABLE = "table:"
 
 
 def resolve(wiring: Wiring, log: SourceLog, entries: Sequence[PositionEntry], point: Point) -> Position:
@@ -91,18 +91,18 @@ def resolve(wiring: Wiring, log: SourceLog, entries: Sequence[PositionEntry], po
     """
     if not isinstance(point, EventId):
         return log.at(point)
-    place = find_position(wiring.kafka, topics_of(wiring, entries), point.id)
-    if place is None:
+    position = find_position(wiring.kafka, topics_of(wiring, entries), point.id)
+    if position is None:
         raise ConfigError(
             f"no record of the pipeline's topics has the id {point.id}",
             why="It was never published, was dead-lettered, or was deleted by retention.",
             remedy="Give the point in another way, such as by its time.",
         )
     try:
-        return log.at_event_position(place)
+        return log.at_event_position(position)
     except ValueError:
         raise ConfigError(
-            f"the record of {point.id} has the position {place}, which is not in this log",
+            f"the record of {point.id} has the position {position}, which is not in this log",
             why="It belongs to another pipeline, or to a database that this pipeline read before.",
             remedy="Give the point in another way, such as by its time.",
         ) from None
@@ -126,8 +126,8 @@ def find_position(options: KafkaOptions, topics: Iterable[str], event: str) -> s
                 headers: Any = message.headers() or []
                 others = any(name == PIPELINE_HEADER and value != own for name, value in headers)
                 if (ID, wanted) in headers and not others:
-                    place = next((value.decode() for name, value in headers if name == POSITION), "")
+                    position = next((value.decode() for name, value in headers if name == POSITION), "")
                     # A record replayed from the outbox may lack its original position.
-                    if place and not place.startswith(FROM_TABLE):
-                        return place
+                    if position and not position.startswith(f"{NO_POSITION}:"):
+                        return position
     return None

@@ -12,7 +12,6 @@ from datetime import UTC, datetime
 from functools import partial
 from typing import Any
 
-from bson import ObjectId
 from pymongo.read_concern import ReadConcern
 
 from tailrace.errors import CollectionGone, EventTooLarge, HistoryLost, StreamChanged
@@ -20,10 +19,10 @@ from tailrace.event import Row
 from tailrace.positions.base import Position
 from tailrace.positions.mongo import ClusterTime, TokenPosition
 from tailrace.sources.mongo.change_stream import ChangeStreamCursor
-from tailrace.sources.mongo.changes import Changes, server_token, token_time
+from tailrace.sources.mongo.changes import Changes, server_token
 from tailrace.sources.mongo.client import collection_ids, connect, identify, translated_errors
-from tailrace.sources.mongo.decoding import decoded
-from tailrace.sources.mongo.documents import Document, DocumentConverter, milliseconds
+from tailrace.sources.mongo.decoding import concatenated, decoded
+from tailrace.sources.mongo.documents import Document, DocumentConverter, created_ms
 from tailrace.sources.mongo.options import MongoOptions, can_split
 from tailrace.verify.backend import OutboxRow, Window, everywhere, is_streaming, no_start, nowhere
 from tailrace.verify.findings import UNKNOWN
@@ -38,7 +37,7 @@ class MongoOutboxReader:
         self._window = window
         # A name of its own, so that it is not taken for the connector.
         self._client = connect(options.uri, app_name=f"{options.app_name} (verify)", timeout=options.link_timeout)
-        self._documents = DocumentConverter(options.required, options.optional, options.payload, options.ignored)
+        self._documents = DocumentConverter.of(options)
         self._end = ClusterTime(0, 0)
 
     def rows(self) -> Iterator[OutboxRow]:
@@ -78,14 +77,11 @@ class MongoOutboxReader:
         with translated_errors("reading the outbox collection"):
             batches: Any = database[name].find_raw_batches(self._filter(), batch_size=BATCH)  # typed as documents
             for batch in batches:
-                for raw in _parted(batch):
+                for raw in concatenated(batch):
                     yield self._row(decoded(raw))
 
     def _row(self, document: Document) -> OutboxRow:
-        timestamp, made = self._options.timestamp, document.get("_id")
-        when = milliseconds(document.get(timestamp)) if timestamp else None
-        if when is None and isinstance(made, ObjectId):
-            when = int(made.generation_time.timestamp() * 1000)
+        when = created_ms(document, self._options.timestamp)
         return OutboxRow(self._documents.row(document, "", when or 0), 0, UNKNOWN if when is None else when)
 
     def _filter(self) -> dict[str, Any]:
@@ -94,26 +90,21 @@ class MongoOutboxReader:
         return {self._options.timestamp: bounds} if bounds and self._options.timestamp else {}
 
     def _follow(self, start: TokenPosition, ahead: Callable[[Row], None]) -> None:
-        """Reads up to the end. The last transaction may come in several batches, all with the same time."""
+        """Passes the rows from `start` up to the end to `ahead`."""
         watched = self._options.watched
         stages = watched.stages({"startAfter": server_token(start.token)}, splits=self._splits)
         cursor = ChangeStreamCursor(self._client, watched, stages)
         changes = Changes(start, self._documents)
+        doing = "following the change stream behind the stored position"
         try:
-            reached, came = start.time, True
-            while reached.pair < self._end.pair or (reached.pair == self._end.pair and came):
-                with translated_errors("following the change stream behind the stored position"):
-                    batch = cursor.more(wait_ms=WAIT_MS)
+            for batch in cursor.until(self._end, doing, wait_ms=WAIT_MS, reached=start.time):
                 for change in batch.changes:
                     changes.feed(change)
                 for row in changes.rows:
                     ahead(row)
                 changes.rows.clear()
-                came = bool(batch.changes)
                 if batch.ended:
                     raise HistoryLost("the server has ended the stream")
-                if batch.token is not None:
-                    reached = token_time(batch.token) or reached
         finally:
             cursor.close()
 
@@ -124,12 +115,3 @@ def _was_there(begun_ms: int, transaction: int, created_ms: int) -> bool:
 
 def _date(at_ms: int) -> datetime:
     return datetime.fromtimestamp(at_ms / 1000, UTC)
-
-
-def _parted(batch: bytes) -> Iterator[bytes]:
-    """Splits a raw batch into documents; each begins with its length."""
-    at = 0
-    while at < len(batch):
-        size = int.from_bytes(batch[at : at + 4], "little")
-        yield batch[at : at + size]
-        at += size

@@ -21,7 +21,7 @@ SHAPE = FileSchema("orders", "public.outbox", (Column("id", 2950), Column("raw",
 texts = st.none() | st.text().map(lambda text: text.encode("utf-8", "replace"))
 times = st.integers(0, 4_000_000_000_000)
 kept = st.builds(
-    lambda id_, raw, place, committed, created: ArchivedRow((id_, raw), place, committed, created),
+    lambda id_, raw, position, committed, created: ArchivedRow((id_, raw), position, committed, created),
     texts, st.none() | st.binary(), st.sampled_from(["", "0/1A:2"]), times, times,
 )  # fmt: skip
 

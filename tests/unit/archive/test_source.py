@@ -28,11 +28,11 @@ def shelf_in(folder: Path, table: str = "public.outbox", parts: tuple[tuple[str,
     return ArchiveRepository(ObjectStore(f"file://{folder}/cold", {}, "orders"), "orders", table, parts)
 
 
-def add(repository: ArchiveRepository, folder: Path, names: list[str], at_ms: int, *, place: str = "") -> None:
+def add(repository: ArchiveRepository, folder: Path, names: list[str], at_ms: int, *, position: str = "") -> None:
     shape = FileSchema("orders", "public.outbox", COLUMNS)
     writer = FileWriter(folder / "rows.parquet", shape)
     for name in names:
-        writer.add(ArchivedRow((name.encode(),), place, at_ms, at_ms), (name,))
+        writer.add(ArchivedRow((name.encode(),), position, at_ms, at_ms), (name,))
     repository.add(writer.finish(), shape, ("id",))
 
 
@@ -52,8 +52,8 @@ def opened(
     within: tuple[int | None, int | None] = (None, None),
     parts: tuple[tuple[str, str], ...] = (),
 ) -> ArchiveSource:
-    def row(columns: Columns, kept: ArchivedRow, place: str) -> Row:
-        return Row(columns, kept.values, place, kept.committed_ms)
+    def row(columns: Columns, kept: ArchivedRow, position: str) -> Row:
+        return Row(columns, kept.values, position, kept.committed_ms)
 
     end = ArchivePosition("orders public.outbox", last, SIZES[last - 1])
     source = ArchiveSource(lambda: shelf_in(folder, parts=parts), row, end=end, within=within)
@@ -81,7 +81,7 @@ START = ArchivePosition("orders public.outbox")
 def test_reading_from_every_row(folder: Path) -> None:
     names, positions = read(opened(folder, START), limit=1)
     assert names == NAMES
-    assert [place.progress for place in positions] == sorted(place.progress for place in positions)
+    assert [position.progress for position in positions] == sorted(position.progress for position in positions)
     for passed, position in enumerate(positions[:-1], 1):
         stored = from_stored(to_stored(position))
         assert stored == position
@@ -141,7 +141,7 @@ def test_positions_of_an_archive_cover_rows() -> None:
 
 
 def test_known_and_unknown_original_positions(folder: Path) -> None:
-    add(shelf_in(folder), folder, ["known"], 9000, place="0/1A:2")
+    add(shelf_in(folder), folder, ["known"], 9000, position="0/1A:2")
     # It is behind the end of a plan that was made before.
     assert read(opened(folder, ArchivePosition("orders public.outbox", 3, 4)))[0] == []
     source = opened(folder, START)

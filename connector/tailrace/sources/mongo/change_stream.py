@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import threading
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 import bson
@@ -19,8 +19,9 @@ from bson.raw_bson import RawBSONDocument
 from pymongo.client_session import ClientSession
 from pymongo.errors import OperationFailure, PyMongoError
 
-from tailrace.errors import TailraceError
-from tailrace.sources.mongo.changes import Token
+from tailrace.errors import SourceError, TailraceError
+from tailrace.positions.mongo import ClusterTime
+from tailrace.sources.mongo.changes import Token, token_time
 from tailrace.sources.mongo.client import TOO_LARGE, Client, translate, translated_errors
 from tailrace.sources.mongo.options import Stage, StreamSpec
 from tailrace.sources.mongo.raw_batch import documents_of, split_batch
@@ -36,6 +37,7 @@ AHEAD = 2
 FIRST_SECONDS = 3.0
 FAREWELL_SECONDS = 2.0
 DOING = "reading the change stream"
+BEGINNING = ClusterTime(0, 0)
 
 
 class CursorAnswer(NamedTuple):
@@ -74,6 +76,16 @@ class ChangeStreamCursor:
         self._id = Int64(answer["cursor"]["id"])
         self.token: Token | None = answer["cursor"].get("postBatchResumeToken")
 
+    @property
+    def first_token(self) -> Token:
+        """The token of the position at which the stream was opened."""
+        if self.token is None:
+            raise SourceError(
+                "MongoDB opened a change stream without saying where it begins",
+                remedy="Upgrade to MongoDB 6.0 or newer.",
+            )
+        return self.token
+
     def more(self, *, wait_ms: int = AWAIT_MS) -> RawBatch:
         """Returns the next batch; raises the driver's errors."""
         return RawBatch.of(self.ask(wait_ms=wait_ms))
@@ -89,6 +101,17 @@ class ChangeStreamCursor:
         self._id = Int64(fields["id"])
         return CursorAnswer(changes, fields.get("postBatchResumeToken"), ended=self._id == 0)
 
+    def until(
+        self, end: ClusterTime, doing: str, *, wait_ms: int, reached: ClusterTime = BEGINNING
+    ) -> Iterator[RawBatch]:
+        """Yields the batches up to and including `end`, see `read_until`; translates errors."""
+
+        def more() -> RawBatch:
+            with translated_errors(doing):
+                return self.more(wait_ms=wait_ms)
+
+        return read_until(more, end, reached)
+
     def close(self) -> None:
         """Closes the cursor on the server, if it can be reached."""
         try:
@@ -99,6 +122,20 @@ class ChangeStreamCursor:
             pass  # the server drops the cursor by itself later
         finally:
             self._session.end_session()
+
+
+def read_until(more: Callable[[], RawBatch], end: ClusterTime, reached: ClusterTime = BEGINNING) -> Iterator[RawBatch]:
+    """Yields batches up to and including `end`; its last transaction may span several batches, all with that time.
+
+    Not further, because an outbox that is written to never ends. The caller must stop if a batch has `ended`.
+    """
+    came = True
+    while reached.pair < end.pair or (reached.pair == end.pair and came):
+        batch = more()
+        yield batch
+        came = bool(batch.changes)
+        if batch.token is not None:
+            reached = token_time(batch.token) or reached
 
 
 class ChangeStreamThread:

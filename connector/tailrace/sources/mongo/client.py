@@ -33,8 +33,9 @@ from tailrace.errors import (
     SourceUnavailable,
     TailraceError,
 )
-from tailrace.positions.mongo import ClusterTime
+from tailrace.positions.mongo import ClusterTime, StreamIdentity
 from tailrace.sources.mongo.documents import Document, milliseconds
+from tailrace.sources.mongo.options import StreamSpec
 
 Client = MongoClient[Document]
 
@@ -64,6 +65,10 @@ class ServerFacts:
     version: tuple[int, ...]
     now: ClusterTime
     now_ms: int
+
+    def stream(self, watched: StreamSpec, collections: dict[str, str]) -> StreamIdentity:
+        """Returns the identity of a change stream on this server; `collections` are its UUIDs by name."""
+        return StreamIdentity(self.replica_set, watched.database, collections, watched.fingerprint)
 
 
 def connect(uri: str, *, app_name: str, timeout: float) -> Client:

@@ -39,6 +39,15 @@ def all_decoded(raw: list[bytes]) -> list[Document]:
         return [decoded(each) for each in raw]
 
 
+def concatenated(batch: bytes) -> Iterator[bytes]:
+    """Yields the raw documents of a batch from `find_raw_batches`; each begins with its length."""
+    at = 0
+    while at < len(batch):
+        end = at + _length.unpack_from(batch, at)[0]
+        yield batch[at:end]
+        at = end
+
+
 def id_of(raw: bytes) -> bytes:
     """Returns the field `_id` as raw BSON; it identifies a document."""
     return next(framed(field) for _, field in _fields(raw) if field.startswith(b"_id\0", 1))

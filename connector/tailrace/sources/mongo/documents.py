@@ -33,6 +33,7 @@ from bson.regex import Regex
 from bson.timestamp import Timestamp
 
 from tailrace.event import JSONB, TEXT, UNREADABLE, Column, Columns, Row
+from tailrace.sources.mongo.options import MongoOptions
 
 Document = dict[str, Any]
 
@@ -96,6 +97,10 @@ class DocumentConverter:
         self._payload = payload
         self._known = ignored.union(self._fields)
         self._shapes: dict[tuple[str, ...], _Shape] = {}
+
+    @classmethod
+    def of(cls, options: MongoOptions) -> DocumentConverter:
+        return cls(options.required, options.optional, options.payload, options.ignored)
 
     def row(self, document: Document, position: str, committed_ms: int) -> Row:
         """Returns the row of `document`; never fails."""
@@ -274,6 +279,15 @@ def _tellable(value: object) -> object:
         except DecimalException:
             return Binary(value.bid)
     return value
+
+
+def created_ms(document: Document, timestamp: str | None) -> int | None:
+    """Returns the time of a document from the field `timestamp`, else from its ObjectId; None if it has neither."""
+    when = milliseconds(document.get(timestamp)) if timestamp else None
+    made = document.get("_id")
+    if when is None and isinstance(made, ObjectId):
+        return int(made.generation_time.timestamp() * 1000)
+    return when
 
 
 def milliseconds(value: object) -> int | None:

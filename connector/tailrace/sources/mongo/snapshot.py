@@ -18,18 +18,18 @@ from typing import Any
 
 from bson import Timestamp, json_util
 from bson.int64 import Int64
-from bson.objectid import ObjectId
 from pymongo.errors import OperationFailure
 
 from tailrace.errors import HistoryLost, LayoutMismatch, SourceError, StreamChanged
 from tailrace.event import Row
 from tailrace.positions.mongo import ClusterTime, CollectionRead, TokenPosition
 from tailrace.sources.mongo.change_stream import RAW, ChangeStreamCursor
-from tailrace.sources.mongo.changes import Token, server_token, token_time
+from tailrace.sources.mongo.changes import Token, server_token
 from tailrace.sources.mongo.client import Client, identify, translated_errors
 from tailrace.sources.mongo.decoding import decoded, id_of, key_of
-from tailrace.sources.mongo.documents import STRICT, Document, DocumentConverter, milliseconds
+from tailrace.sources.mongo.documents import STRICT, Document, DocumentConverter, created_ms
 from tailrace.sources.mongo.options import StreamSpec
+from tailrace.temporary_table import DiskSet
 
 DOING = "reading the outbox collection"
 SNAPSHOT_GONE = {239, 246}  # SnapshotTooOld, SnapshotUnavailable
@@ -39,25 +39,6 @@ LEARN_MS = 200
 
 Keeps = Callable[[Row, int, int | None], bool]
 """Decides whether a document is wanted, from its row, 0 (no transaction id), and its creation time (ms)."""
-
-
-class LaterInserts:
-    """The ids of documents that were inserted after the start of the stream, which will send them."""
-
-    def __init__(self) -> None:
-        self._file = sqlite3.connect(
-            "", check_same_thread=False
-        )  # an empty name: a temporary file that is removed on close
-        self._file.execute("CREATE TABLE later (id BLOB PRIMARY KEY) WITHOUT ROWID")
-
-    def add(self, keys: list[bytes]) -> None:
-        self._file.executemany("INSERT OR IGNORE INTO later VALUES (?)", [(key,) for key in keys])
-
-    def __contains__(self, key: bytes) -> bool:
-        return self._file.execute("SELECT 1 FROM later WHERE id = ?", (key,)).fetchone() is not None
-
-    def close(self) -> None:
-        self._file.close()
 
 
 class CollectionReader:
@@ -89,7 +70,8 @@ class CollectionReader:
         self._keeps = keeps
         self._read = start.collection_read or CollectionRead()
         self._collections = self._left()
-        self._later: LaterInserts | None = None
+        self._later: DiskSet | None = None
+        """The ids of documents that were inserted after the start of the stream, which will send them."""
         self._learnt: dict[str, Token] = {}
         self._at = before(start.time) if fresh else None
         self._cursor_id: Int64 | None = None
@@ -97,17 +79,10 @@ class CollectionReader:
         self._session = client.start_session(causal_consistency=False)
 
     def read(self, limit: int, limit_bytes: int) -> tuple[list[Row], TokenPosition | None]:
-        """Returns the next rows and the position behind them; the position is None when everything is read."""
-        try:
-            return self._next_rows(limit, limit_bytes)
-        except sqlite3.Error as error:
-            raise SourceError(
-                f"the ids of new documents cannot be written to a temporary file: {error}",
-                remedy="Free space in the folder for temporary files (TMPDIR), then start again.",
-            ) from None
+        """Returns the next rows and the position behind them; the position is None when everything is read.
 
-    def _next_rows(self, limit: int, limit_bytes: int) -> tuple[list[Row], TokenPosition | None]:
-        """Returns rows of one page, perhaps none; between two pages the loop does other work."""
+        The rows are of one page, perhaps none; between two pages the loop does other work.
+        """
         rows: list[Row] = []
         size = 0
         last: Document | None = None
@@ -191,24 +166,20 @@ class CollectionReader:
         """Returns a newer snapshot, after collecting the ids of documents inserted before it."""
         now = identify(self._client).now
         if self._later is None:
-            self._later = LaterInserts()
+            self._later = DiskSet(_no_room)
         for collection in self._collections:
             self._learn(collection, now, self._later)
         return Timestamp(now.seconds, now.increment)
 
-    def _learn(self, collection: str, until: ClusterTime, later: LaterInserts) -> None:
-        """Collects the ids up to and including `until`: the last transaction may span several batches."""
+    def _learn(self, collection: str, until: ClusterTime, later: DiskSet) -> None:
+        """Collects the ids up to and including `until`."""
         watched = StreamSpec(self._watched.database, (collection,))
         # Not from the start each time: if that took longer than a snapshot is kept, it would never end.
         begin = self._learnt.get(collection) or server_token(self._start.token)
         cursor = ChangeStreamCursor(self._client, watched, watched.inserted({"startAfter": begin}, collection))
         try:
-            reached, came = ClusterTime(0, 0), True
-            while reached.pair < until.pair or (reached.pair == until.pair and came):
-                with translated_errors(DOING):
-                    batch = cursor.more(wait_ms=LEARN_MS)
-                later.add([key_of(raw) for raw in batch.changes])
-                came = bool(batch.changes)
+            for batch in cursor.until(until, DOING, wait_ms=LEARN_MS):
+                later.add(key_of(raw) for raw in batch.changes)
                 if batch.ended:
                     raise HistoryLost(
                         "the collection was dropped or renamed while its existing documents were being read",
@@ -217,7 +188,6 @@ class CollectionReader:
                     )
                 if batch.token is not None:
                     self._learnt[collection] = batch.token
-                    reached = token_time(batch.token) or reached
         finally:
             cursor.close()
 
@@ -241,10 +211,7 @@ class CollectionReader:
 
     def _row(self, document: Document, key: bytes) -> Row | None:
         """Returns the row; None if it is not wanted."""
-        when = milliseconds(document.get(self._timestamp)) if self._timestamp else None
-        made = document.get("_id")
-        if when is None and isinstance(made, ObjectId):
-            when = int(made.generation_time.timestamp() * 1000)
+        when = created_ms(document, self._timestamp)
         # By its id, not by a count: deleting a document must not change the positions of others.
         position = f"{self._start.time}:{hashlib.blake2b(key, digest_size=8).hexdigest()}"
         untimed = time.time_ns() // 1_000_000 if self._untimed_ms is None else self._untimed_ms
@@ -297,6 +264,13 @@ def require_order(client: Client, database: str, collection: str, order_by: tupl
             why="Existing documents are read in its order: it must have each of them once, in plain order.",
             remedy="Name fields in source.order_by that have a plain index, or leave it out to read by _id.",
         )
+
+
+def _no_room(error: sqlite3.Error) -> SourceError:
+    return SourceError(
+        f"the ids of new documents cannot be written to a temporary file: {error}",
+        remedy="Free space in the folder for temporary files (TMPDIR), then start again.",
+    )
 
 
 def _no_index(database: str, collection: str, order_by: tuple[str, ...]) -> LayoutMismatch:

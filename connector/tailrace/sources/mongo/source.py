@@ -41,7 +41,7 @@ class MongoSource:
         """`wakeup` ends a waiting `read` early."""
         self._options = options
         self._wakeup = wakeup
-        self._documents = DocumentConverter(options.required, options.optional, options.payload, options.ignored)
+        self._documents = DocumentConverter.of(options)
         self._client: Client | None = None
         self._collection: CollectionReader | None = None
         self._stream: ChangeStreamThread | None = None
@@ -64,7 +64,7 @@ class MongoSource:
             if stored is None or options.adopt:
                 return
             unseen = dict.fromkeys(options.collections, "")
-            found = StreamIdentity(facts.replica_set, options.database, unseen, options.watched.fingerprint)
+            found = facts.stream(options.watched, unseen)
             check_resume(stored, found, facts.now)
             try:
                 ids = collection_ids(client, options.database, options.collections, create=False)
@@ -85,7 +85,7 @@ class MongoSource:
         facts = identify(self._client)
         self._splits = can_split(facts.version)
         ids = collection_ids(self._client, options.database, options.collections, create=options.create)
-        found = StreamIdentity(facts.replica_set, options.database, ids, options.watched.fingerprint)
+        found = facts.stream(options.watched, ids)
         start = self._begin(stored, found, facts)
         if start != stored:
             store(start)

@@ -31,6 +31,10 @@ class ServerIdentity:
     lsn: int
     database: str
 
+    def log(self, slot: str, table: str, publication: str) -> LogIdentity:
+        """Returns the identity of what a slot of this server sends; `publication` is its fingerprint."""
+        return LogIdentity(self.system_id, self.timeline, self.database, slot, table, publication)
+
 
 @dataclass(frozen=True, slots=True)
 class SlotState:

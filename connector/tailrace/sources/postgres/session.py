@@ -88,15 +88,11 @@ class PostgresSession:
         self._published = self._read_published()
         publication.require_columns(self._control, options)
         UnpublishedRowsCheck(options.table, 0).verify(self._control, self._published)
-        found = self._identity(server, options.slot)
+        found = server.log(options.slot, options.table, self._published.fingerprint)
         slot = catalog.read_slot(self._control, options.slot)
         decision = check_resume(stored, found, slot, server_lsn=server.lsn, adopt=options.adopt)
         self._require_creatable(stored, decision.position)
         return found, slot, decision
-
-    def _identity(self, server: ServerIdentity, slot: str) -> LogIdentity:
-        where = (server.system_id, server.timeline, server.database)
-        return LogIdentity(*where, slot, self._options.table, self._published.fingerprint)
 
     def _follow_rewind(self, stored: LsnPosition | None, server: ServerIdentity) -> None:
         until = self._was_at()

@@ -59,7 +59,7 @@ class LogRescan(PostgresSource):
         server = self._connect()
         require_same_server(start, server)
         self._published = self._read_published()
-        found = self._identity(server, self._original)
+        found = server.log(self._original, options.table, self._published.fingerprint)
         slot = catalog.read_slot(self._control, self._original)
         # A slot that is in use can be copied.
         slot = None if slot is None else replace(slot, active_pid=None)
