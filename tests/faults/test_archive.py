@@ -14,7 +14,7 @@ from confluent_kafka import Message, Producer
 from pyarrow import parquet
 
 from helpers import warm_processes as warm
-from helpers.command import Tailrace, Told
+from helpers.command import Output, Tailrace
 from helpers.parking import ask, in_front
 from helpers.s3_server import serve
 from helpers.service import Connector, Service
@@ -43,7 +43,7 @@ OLD = (
 
 @pytest.fixture(autouse=True)
 def alone(shop: Shop) -> None:
-    """An offsets topic of its own, because archiving reads all positions on it."""
+    """A separate offsets topic, because archiving reads all positions on it."""
     shop.configure(kafka={"offsets_topic": f"{shop.name}.offsets"})
 
 
@@ -71,7 +71,7 @@ def same(copy: Message, original: Message) -> bool:
     return (copy.value(), copy.key(), headers) == (original.value(), original.key(), original.headers())
 
 
-def archived(listed: Told, folder: Path) -> list[str]:
+def archived(listed: Output, folder: Path) -> list[str]:
     """Returns the ids in all files of the archive, read as Parquet."""
     files = [folder / entry["file"] for entry in listed["files"]]
     return sorted(each for file in files for each in parquet.read_table(file)["id"].to_pylist())
@@ -107,8 +107,8 @@ def test_killed_at_every_step_and_replayed(shop: Shop, tailrace: Tailrace, tmp_p
         assert (len(listed["files"]), len(listed["orphans"])) == (files, orphans), kill
         assert len(shop.in_outbox()) == left, kill
     settled(shop)
-    told = tailrace(*write)
-    assert (told["rows"], told["finished"], told["changed"]) == (0, 200, 0)
+    result = tailrace(*write)
+    assert (result["rows"], result["finished"], result["changed"]) == (0, 200, 0)
     assert shop.in_outbox() >= set(new)
     assert not shop.in_outbox() & set(old)
     assert listed == tailrace("archive", "list", shop.file)
@@ -125,14 +125,14 @@ def test_killed_at_every_step_and_replayed(shop: Shop, tailrace: Tailrace, tmp_p
     assert (planned["source"], planned["figures"]["events"], planned["figures"]["passes"]) == ("archive", 1200, 1200)
     assert any("--from-table" in note for note in planned["notes"])
     warm.killed("replay", "apply", planned["file"], at=f"{failpoints.AFTER_COMMIT}:2")
-    told = tailrace("replay", "apply", planned["file"])
-    assert told["continued"]
-    assert 0 < told["published"] < 1200
+    result = tailrace("replay", "apply", planned["file"])
+    assert result["continued"]
+    assert 0 < result["published"] < 1200
     copies = read_all(shop.kafka.bootstrap, [shop.topic + ".shadow"])
     assert sorted(header(each, "id") for each in copies) == sorted(old)
     assert all(same(each, originals[header(each, "id")]) for each in copies)
-    told = tailrace("replay", "diff", planned["file"])
-    assert (told["clean"], told["same"]) == (True, 1200)
+    result = tailrace("replay", "diff", planned["file"])
+    assert (result["clean"], result["same"]) == (True, 1200)
     assert tailrace("replay", "apply", planned["file"])["published"] == 0
     # Single events are found there as well, and the pipeline was not affected.
     settled(shop)
@@ -153,7 +153,7 @@ def test_killed_at_every_step_and_replayed(shop: Shop, tailrace: Tailrace, tmp_p
     entry.write_text(written)
     # A file that does not match its entry: nothing is published, by an existing plan or a new one.
     damaged = place / shop.name / listed["files"][0]["file"]
-    parquet.write_table(found, damaged)  # the same rows, in other bytes: only the digest tells
+    parquet.write_table(found, damaged)  # the same rows in other bytes, so only the digest differs
     again = tailrace("replay", "plan", shop.file, "--from", "201d", "--from-archive", code=3)
     assert (again["error"], "archive check" in again["remedy"]) == ("ArchiveDamaged", True)
     assert tailrace("replay", "apply", single["file"], code=3)["error"] == "ArchiveDamaged"
@@ -163,7 +163,7 @@ def test_killed_at_every_step_and_replayed(shop: Shop, tailrace: Tailrace, tmp_p
     assert len(read_all(shop.kafka.bootstrap, [shop.topic])) == 1205
 
 
-def test_what_stays_in_the_table(shop: Shop, tailrace: Tailrace) -> None:
+def test_changed_and_pinned_rows_stay_in_the_table(shop: Shop, tailrace: Tailrace) -> None:
     """Open dead letters, events that wait behind them, changed rows, and rows that were kept."""
     with serve() as bucket:
         shop.configure(archive=bucket.settings, on_invalid="park")
@@ -180,8 +180,8 @@ def test_what_stays_in_the_table(shop: Shop, tailrace: Tailrace) -> None:
         write = ("archive", "write", shop.file, "--before", "190d")
         wait_until(lambda: read_all(shop.kafka.bootstrap, [f"{shop.name}.parked"]), 60, what="what waits")
         settled(shop)
-        told = tailrace(*write, "--keep")
-        assert (told["rows"], told["deleted"], told["held"]) == (6, 0, 3)
+        result = tailrace(*write, "--keep")
+        assert (result["rows"], result["deleted"], result["held"]) == (6, 0, 3)
         every = {*old, bad, behind, nameless}
         assert shop.in_outbox() >= every
         # The table has them all, so it is used and not the archive.
@@ -191,18 +191,18 @@ def test_what_stays_in_the_table(shop: Shop, tailrace: Tailrace) -> None:
         shop.execute("ALTER TABLE outbox ADD COLUMN note text")
         shop.execute("UPDATE outbox SET note = 'of later' WHERE id = %s::uuid", old[1])
         settled(shop)
-        told = tailrace(*write)
-        assert (told["rows"], told["finished"], told["changed"], told["held"]) == (0, 4, 2, 3)
+        result = tailrace(*write)
+        assert (result["rows"], result["finished"], result["changed"], result["held"]) == (0, 4, 2, 3)
         assert shop.in_outbox() & every == {old[0], old[1], bad, behind, nameless}
         settled(shop)
-        told = tailrace(*write)
-        assert (told["rows"], told["finished"], told["changed"], told["archived_before"]) == (0, 0, 2, 2)
+        result = tailrace(*write)
+        assert (result["rows"], result["finished"], result["changed"], result["archived_before"]) == (0, 0, 2, 2)
         # Once the dead letter is resolved, nothing waits any more: both may be archived. The other one is still open.
         ask(shop, in_front(shop)[0], "discard")
         arrived(shop, [behind])
         settled(shop)
-        told = tailrace(*write)
-        assert (told["rows"], told["deleted"], told["held"]) == (2, 2, 1)
+        result = tailrace(*write)
+        assert (result["rows"], result["deleted"], result["held"]) == (2, 2, 1)
         assert shop.in_outbox() & every == {old[0], old[1], nameless}
         listed = tailrace("archive", "list", shop.file)
         assert [entry["rows"] for entry in listed["files"]] == [6, 2]
@@ -221,7 +221,7 @@ def test_what_stays_in_the_table(shop: Shop, tailrace: Tailrace) -> None:
         assert "no entry 3" in tailrace("archive", "list", shop.file, code=3)["what"]
 
 
-def test_two_archivers_and_what_is_refused(shop: Shop, tailrace: Tailrace, tmp_path: Path) -> None:
+def test_two_archivers_and_refused_runs(shop: Shop, tailrace: Tailrace, tmp_path: Path) -> None:
     shop.configure(source={"on_change": "halt"})
     write = ("archive", "write", shop.file)
     assert "has no archive" in tailrace(*write, code=2)["what"]
@@ -282,7 +282,7 @@ def test_two_archivers_and_what_is_refused(shop: Shop, tailrace: Tailrace, tmp_p
     failing = tailrace("replay", "plan", shop.file, "--id", old[0])
     assert tailrace("replay", "apply", failing["file"])["dead_letters"] == 1
     schema.write_text(kept)
-    # Several processes: whatever each of them does, every row is in one file, and then deleted.
+    # Several processes: every row is in exactly one file, and then deleted.
     more = old_rows(shop, 300)
     arrived(shop, more)
     several = [
@@ -312,7 +312,7 @@ def test_two_archivers_and_what_is_refused(shop: Shop, tailrace: Tailrace, tmp_p
     assert "sends deletes" in tailrace(*write, code=2)["what"]
 
 
-def test_what_others_still_need(shop: Shop, tailrace: Tailrace, tmp_path: Path) -> None:
+def test_rows_that_others_still_need_stay(shop: Shop, tailrace: Tailrace, tmp_path: Path) -> None:
     """Another pipeline of the same outbox, rows that would be deleted by a foreign key, and a table that inherits."""
     (tmp_path / "cold").mkdir()
     shop.configure(archive={"url": f"file://{tmp_path / 'cold'}"})
@@ -330,8 +330,8 @@ def test_what_others_still_need(shop: Shop, tailrace: Tailrace, tmp_path: Path) 
     settled(shop)
     write = ("archive", "write", shop.file)
     # It lags: the log would deliver them, but if that is lost, only the table is left.
-    told = tailrace(*write)
-    assert (told["rows"], [note for note in told["notes"] if other in note] != []) == (0, True)
+    result = tailrace(*write)
+    assert (result["rows"], [note for note in result["notes"] if other in note] != []) == (0, True)
     # During its first read it publishes only what it finds in the table.
     here = stored_position(wire(load_pipeline(shop.file)))
     assert isinstance(here, LsnPosition)

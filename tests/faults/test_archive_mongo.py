@@ -35,7 +35,7 @@ from tailrace.worker.wiring import wire
 
 @pytest.fixture(autouse=True)
 def alone(users: Users) -> None:
-    """An offsets topic of its own, because archiving reads all positions on it."""
+    """A separate offsets topic, because archiving reads all positions on it."""
     users.configure(kafka={"offsets_topic": f"{users.name}.offsets"})
 
 
@@ -104,8 +104,8 @@ def test_killed_and_replayed(users: Users, tailrace: Tailrace, tmp_path: Path) -
             assert (len(listed["files"]), len(listed["orphans"])) == (files, orphans), kill
             assert collection.count_documents({}) == left, kill
     for _ in range(2):
-        told = tailrace(*write)
-        assert (told["rows"], told["changed"], told["archived_before"], told["held"]) == (0, 1, 1, 1)
+        result = tailrace(*write)
+        assert (result["rows"], result["changed"], result["archived_before"], result["held"]) == (0, 1, 1, 1)
         assert users.in_outbox() == {old[1050], bad, *new}
     (entry,) = listed["files"]
     found = parquet.read_table(place / users.name / entry["file"])
@@ -175,8 +175,8 @@ def test_odd_documents(users: Users, tailrace: Tailrace, tmp_path: Path) -> None
     assert entry["created"]["first_ms"] == int(long_ago)
     command = [sys.executable, "-m", "tailrace", "archive", "list", str(users.file)]
     subprocess.run(command, capture_output=True, timeout=60, check=True)
-    told = tailrace(*write)
-    assert (told["rows"], told["finished"], told["changed"], told["archived_before"]) == (0, 3, 0, 0)
+    result = tailrace(*write)
+    assert (result["rows"], result["finished"], result["changed"], result["archived_before"]) == (0, 3, 0, 0)
     assert users.in_outbox() == {listed, fresh}
     assert far not in users.in_outbox()
     # Put back byte for byte while the pipeline is stopped: it has not passed it yet, so it stays.
@@ -184,6 +184,6 @@ def test_odd_documents(users: Users, tailrace: Tailrace, tmp_path: Path) -> None
     with users.client() as client:
         client[users.database].command("insert", OUTBOX, documents=[RawBSONDocument(raw)])
         for more in ("--dry-run",), ():
-            told = tailrace(*write, *more)
-            assert (told["finished"], told["later"], told["changed"], told["archived_before"]) == (0, 1, 0, 0)
+            result = tailrace(*write, *more)
+            assert (result["finished"], result["later"], result["changed"], result["archived_before"]) == (0, 1, 0, 0)
         assert client[users.database][OUTBOX].count_documents({}) == 3

@@ -77,9 +77,9 @@ class Table:
         keep: bool = False,
         held: Holds | None = None,
     ) -> ArchiveRun:
-        shelf = ArchiveRepository(ObjectStore(f"file://{self._folder}", {}, "orders"), "orders", "public.outbox")
+        repository = ArchiveRepository(ObjectStore(f"file://{self._folder}", {}, "orders"), "orders", "public.outbox")
         return ArchiveRun(
-            shelf,
+            repository,
             outbox,
             held or set(),
             lambda row: ("0/1A:2", 1) if row.values[0] != b"7" else ("", 0),
@@ -106,7 +106,7 @@ def table(database: str, tmp_path: Path) -> Table:
     return Table(database, tmp_path)
 
 
-def test_a_column_that_comes_meanwhile(table: Table) -> None:
+def test_a_column_added_while_archiving_is_refused(table: Table) -> None:
     """The new column is filled before the rows are deleted, and is in no file."""
     with table.outbox() as outbox:
         archiving = table.archiving(outbox)
@@ -117,8 +117,8 @@ def test_a_column_that_comes_meanwhile(table: Table) -> None:
         with pytest.raises(LayoutMismatch, match="changed meanwhile"):
             archiving.run()
     assert len(table.ids) == ROWS
-    told = table.archive()
-    assert (told.finished, told.changed) == (ROWS - 1, 1)
+    result = table.archive()
+    assert (result.finished, result.changed) == (ROWS - 1, 1)
     assert table.ids == [3]
 
 
@@ -132,7 +132,7 @@ def test_a_row_that_is_too_large_to_be_sent_stays(table: Table, monkeypatch: pyt
 
 
 @pytest.mark.parametrize("partitioned", [False, True])
-def test_what_is_put_back_is_new(table: Table, partitioned: bool) -> None:
+def test_rows_that_were_put_back_are_new(table: Table, partitioned: bool) -> None:
     """Identical to the file, but put back: the pipeline has not passed it yet."""
     if partitioned:
         table.execute("ALTER TABLE outbox RENAME TO plain")
@@ -144,30 +144,30 @@ def test_what_is_put_back_is_new(table: Table, partitioned: bool) -> None:
     start = table.passed()
     assert table.archive(start).deleted == ROWS
     table.put(4, 6)
-    told = table.archive(start, dry_run=True)
-    assert (told.finished, told.later) == (0, 3)
-    told = table.archive(start)
-    assert (told.finished, told.later, told.changed) == (0, 3, 0)
+    result = table.archive(start, dry_run=True)
+    assert (result.finished, result.later) == (0, 3)
+    result = table.archive(start)
+    assert (result.finished, result.later, result.changed) == (0, 3, 0)
     assert table.ids == [4, 5, 6]
     assert table.archive().finished == 3
     assert table.ids == []
 
 
-def test_what_is_kept_goes_by_its_own_time(table: Table) -> None:
+def test_kept_rows_are_deleted_up_to_the_time_of_the_later_run(table: Table) -> None:
     """A later run deletes rows that were kept, but only up to its own --before."""
     assert table.archive(keep=True).rows == ROWS
     table.execute("UPDATE outbox SET payload = '{\"a\": 1}' WHERE id = 2")
-    told = table.archive(before_ms=8000, dry_run=True)
-    assert (told.rows, told.finished, told.changed, told.archived_before) == (0, 6, 1, 1)
-    told = table.archive(before_ms=8000, dry_run=True, keep=True)
-    assert (told.finished, told.archived_before) == (0, 7)
+    result = table.archive(before_ms=8000, dry_run=True)
+    assert (result.rows, result.finished, result.changed, result.archived_before) == (0, 6, 1, 1)
+    result = table.archive(before_ms=8000, dry_run=True, keep=True)
+    assert (result.finished, result.archived_before) == (0, 7)
     assert len(table.ids) == ROWS
-    told = table.archive(before_ms=8000)
-    assert (told.finished, told.changed, told.archived_before) == (6, 1, 1)
+    result = table.archive(before_ms=8000)
+    assert (result.finished, result.changed, result.archived_before) == (6, 1, 1)
     assert table.ids == [2, *range(8, ROWS + 1)]
 
 
-def test_what_the_database_keeps(table: Table) -> None:
+def test_rows_that_the_database_refuses_to_delete_stay(table: Table) -> None:
     """Another table refers to a row, immediately or deferred, or a trigger raises: the other rows are deleted."""
     table.execute("CREATE TABLE attempts (event int REFERENCES outbox)")
     table.execute("INSERT INTO attempts VALUES (5)")
@@ -175,17 +175,17 @@ def test_what_the_database_keeps(table: Table) -> None:
     table.execute("INSERT INTO audits VALUES (11), (12)")
     table.execute(
         "CREATE FUNCTION objects() RETURNS trigger LANGUAGE plpgsql AS "
-        "$$ BEGIN RAISE EXCEPTION 'row % is dear to somebody', OLD.id; END $$"
+        "$$ BEGIN RAISE EXCEPTION 'row % must stay', OLD.id; END $$"
     )
     table.execute(
         "CREATE TRIGGER objects BEFORE DELETE ON outbox FOR EACH ROW WHEN (OLD.id = 20) EXECUTE FUNCTION objects()"
     )
-    told = table.archive()
-    assert (told.rows, told.deleted, told.refused) == (ROWS, ROWS - 4, 4)
+    result = table.archive()
+    assert (result.rows, result.deleted, result.refused) == (ROWS, ROWS - 4, 4)
     assert table.ids == [5, 11, 12, 20]
     table.execute("DELETE FROM attempts")
-    told = table.archive()
-    assert (told.rows, told.finished, told.refused, told.archived_before) == (0, 1, 3, 3)
+    result = table.archive()
+    assert (result.rows, result.finished, result.refused, result.archived_before) == (0, 1, 3, 3)
 
 
 def test_rows_without_a_record_are_counted(table: Table) -> None:
@@ -193,12 +193,12 @@ def test_rows_without_a_record_are_counted(table: Table) -> None:
     assert table.archive().unplaced == 1
 
 
-def test_infinite_times_are_none(table: Table) -> None:
+def test_rows_with_infinite_times_stay(table: Table) -> None:
     table.execute("UPDATE outbox SET created_at = '-infinity' WHERE id = 1")
     table.execute("UPDATE outbox SET created_at = 'infinity' WHERE id = 2")
     assert table.archive(keep=True).rows == ROWS - 2
-    told = table.archive()
-    assert (told.rows, told.finished) == (0, ROWS - 2)
+    result = table.archive()
+    assert (result.rows, result.finished) == (0, ROWS - 2)
     assert table.ids == [1, 2]
     assert table.archive().rows == 0
     # They do not prevent a read of the whole table either.
@@ -236,7 +236,7 @@ def test_a_server_that_ends_idle_sessions(version: str, request: pytest.FixtureR
         connection.execute(f'DROP DATABASE "{name}" WITH (FORCE)')  # type: ignore[call-overload]
 
 
-class Nobody:
+class PinsNothing:
     """Pins no row, but decodes each as the pipeline would."""
 
     def __init__(self, column: str) -> None:
@@ -247,14 +247,14 @@ class Nobody:
         return False
 
 
-def test_a_column_that_is_called_otherwise_since(table: Table) -> None:
+def test_a_column_that_was_renamed_since(table: Table) -> None:
     """Rows that were kept and changed stay and are reported; the run continues."""
     assert table.archive(keep=True).rows == ROWS
     table.execute("ALTER TABLE outbox RENAME COLUMN payload TO body")
     table.put(ROWS + 1, ROWS + 1)
     with table.outbox() as outbox:
-        told = table.archiving(outbox, held=Nobody("body")).run()
-    assert (told.rows, told.deleted, told.finished, told.changed) == (1, 1, 0, ROWS)
+        result = table.archiving(outbox, held=PinsNothing("body")).run()
+    assert (result.rows, result.deleted, result.finished, result.changed) == (1, 1, 0, ROWS)
     table.execute("ALTER TABLE outbox RENAME COLUMN id TO event")
     table.options = replace(table.options, order_by=("event",))
     with pytest.raises(LayoutMismatch, match=r"rows/00000001-\w+\.parquet: .* has no column 'event'"):

@@ -15,7 +15,7 @@ import pytest
 from confluent_kafka import TopicPartition
 from confluent_kafka.admin import AlterConfigOpType, ConfigEntry, ConfigResource, OffsetSpec
 
-from helpers.command import Tailrace, Told
+from helpers.command import Output, Tailrace
 from helpers.parking import good
 from helpers.recovery import goes_on, plan, ran_before, recover, right, slot_dropped, work
 from helpers.shop import Shop
@@ -42,7 +42,7 @@ Begin = Callable[..., subprocess.Popen[str]]
 
 @pytest.fixture
 def begin() -> Iterator[Begin]:
-    """Starts a command as a process of its own."""
+    """Starts a command as a separate process."""
     begun: list[subprocess.Popen[str]] = []
 
     def begin(*arguments: object) -> subprocess.Popen[str]:
@@ -79,14 +79,14 @@ def in_the_middle(shop: Shop, process: subprocess.Popen[str], before: int) -> No
     wait_until(some, 60, what="the first events")
 
 
-def again(shop: Shop, planned: Told) -> Counter[str]:
+def again(shop: Shop, planned: Output) -> Counter[str]:
     """What the replay has published, by id."""
     found = read_all(shop.kafka.bootstrap, [shop.topic])
     return Counter(header(each, "id") for each in found if header(each, "tailrace.replay") == planned["id"])
 
 
 @pytest.fixture
-def replayable(shop: Shop, tailrace: Tailrace) -> tuple[Shop, Told]:
+def replayable(shop: Shop, tailrace: Tailrace) -> tuple[Shop, Output]:
     """Many events that are published, and a plan to publish them again, one by one."""
     shop.configure(source={"replay_window": "1 GiB"})
     connector = shop.start()
@@ -97,12 +97,12 @@ def replayable(shop: Shop, tailrace: Tailrace) -> tuple[Shop, Told]:
     return shop, tailrace("replay", "plan", shop.file, "--from", "oldest")
 
 
-def replayed_once(shop: Shop, planned: Told) -> None:
+def replayed_once(shop: Shop, planned: Output) -> None:
     assert set(again(shop, planned).values()) == {1}
     assert set(again(shop, planned)) == shop.in_outbox()
 
 
-def test_two_replays_of_one_plan(replayable: tuple[Shop, Told], begin: Begin) -> None:
+def test_two_replays_of_one_plan(replayable: tuple[Shop, Output], begin: Begin) -> None:
     """The second takes over, and the first learns of it, however late it wakes up."""
     shop, planned = replayable
     before = end(shop)
@@ -115,18 +115,18 @@ def test_two_replays_of_one_plan(replayable: tuple[Shop, Told], begin: Begin) ->
     assert 0 < sum(again(shop, planned).values()) == MANY
     os.kill(first.pid, signal.SIGCONT)
     code, said = ended(first)
-    # Where it slept decides how it hears of it: as a fence, or as a commit of unknown outcome, after which it looks.
+    # It gets either a fencing error, or a commit of unknown outcome, and then reads the stored position.
     assert code in (0, 4), said
     replayed_once(shop, planned)
 
 
-def test_a_replay_that_is_told_to_leave(replayable: tuple[Shop, Told], begin: Begin, tailrace: Tailrace) -> None:
+def test_a_replay_that_is_stopped(replayable: tuple[Shop, Output], begin: Begin, tailrace: Tailrace) -> None:
     shop, planned = replayable
     before = end(shop)
-    told = begin("replay", "apply", planned["file"])
-    in_the_middle(shop, told, before)
-    told.send_signal(signal.SIGTERM)
-    assert ended(told)[0] == 130
+    result = begin("replay", "apply", planned["file"])
+    in_the_middle(shop, result, before)
+    result.send_signal(signal.SIGTERM)
+    assert ended(result)[0] == 130
     assert not shop.undecided(), "no transaction is left open for readers to wait for"
     assert 0 < len(again(shop, planned)) < MANY, "it was in the middle"
     shop.configure(limits={"batch_records": 100})
@@ -188,11 +188,11 @@ class Slow(RecoveryRun):
         super().__init__(*arguments, **more)
         self._meanwhile, self._aside = meanwhile, aside
 
-    def _attempt(self, sieve: RowFilter, *, resume: bool) -> RecoveryResult:
+    def _attempt(self, row_filter: RowFilter, *, resume: bool) -> RecoveryResult:
         if resume and not self._aside:
             self._meanwhile()
         try:
-            return super()._attempt(sieve, resume=resume)
+            return super()._attempt(row_filter, resume=resume)
         except RecordsRefused:
             if self._aside:
                 self._meanwhile()
@@ -277,12 +277,12 @@ def test_the_slot_of_a_recovery(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> 
     goes_on(shop)
 
 
-def test_a_recovery_that_is_told_to_leave(lost: tuple[Shop, int], begin: Begin) -> None:
+def test_a_recovery_that_is_stopped(lost: tuple[Shop, int], begin: Begin) -> None:
     shop, before = lost
-    told = begin("recover", "apply", shop.file, "--yes")
-    in_the_middle(shop, told, before)
-    told.send_signal(signal.SIGTERM)
-    code, said = ended(told)
+    result = begin("recover", "apply", shop.file, "--yes")
+    in_the_middle(shop, result, before)
+    result.send_signal(signal.SIGTERM)
+    code, said = ended(result)
     assert (code, '"complete": false' in said) == (130, True), said
     assert not shop.undecided(), "no transaction is left open for readers to wait for"
     shop.start(wait=False).failed("RecoveryUnfinished")

@@ -88,8 +88,8 @@ def pass_by(shop: Shop, lsn: int, xid: int) -> None:
 
 
 @pytest.mark.parametrize("window", ["", "1 GiB"])
-def test_rows_behind_the_copy_are_not_passed_over(own: Shop, window: str) -> None:
-    """The log has grown beyond the stored position by the time of the start: nothing else tells that it is another."""
+def test_rows_behind_the_copy_are_not_skipped(own: Shop, window: str) -> None:
+    """The log has grown beyond the stored position by the time of the start: only its content has changed."""
     own.configure(source={"start": "beginning", "replay_window": window} if window else {"start": "beginning"})
     connector = own.start()
     write(own, 1, 5)
@@ -99,7 +99,7 @@ def test_rows_behind_the_copy_are_not_passed_over(own: Shop, window: str) -> Non
     connector = own.start()
     write(own, 1, 100)
     all_published(own)
-    # The ledger has a snapshot by whose numbers the rows that come after the copy would be old ones.
+    # The position history has a snapshot that would contain the rows written after the restore.
     passed_all(own)
     assert connector.stop() == 0
     stored, before = own.positions()[-1].lsn, len(published(own))
@@ -108,15 +108,15 @@ def test_rows_behind_the_copy_are_not_passed_over(own: Shop, window: str) -> Non
     put_back(own, copy)
     assert len(own.in_outbox()) == 5
     write(own, 1, 20)
-    told = plan(own)
-    assert told["case"]["code"] == "PositionAhead", told
+    result = plan(own)
+    assert result["case"]["code"] == "PositionAhead", result
     pass_by(own, stored, xid)
     missed = len(own.in_outbox()) - 5
     # Before any start has found out, and changed nothing.
     confirmed = own.confirmed_lsn()
-    told = plan(own)
-    assert told["case"] is not None, "the plan does not see that rows are missing"
-    assert (told["case"]["code"], told["missed"], told["undecided"]) == ("LogDiverged", missed, 0), told
+    result = plan(own)
+    assert result["case"] is not None, "the plan does not see that rows are missing"
+    assert (result["case"]["code"], result["missed"], result["undecided"]) == ("LogDiverged", missed, 0), result
     if window:
         own.start(wait=False).failed("LogDiverged")
         own.start(wait=False).failed("LogDiverged")
@@ -137,7 +137,7 @@ def test_rows_behind_the_copy_are_not_passed_over(own: Shop, window: str) -> Non
     assert connector.stop() == 0
 
 
-def test_a_pipeline_that_was_set_back(own: Shop, tailrace: Tailrace) -> None:
+def test_a_rewound_pipeline(own: Shop, tailrace: Tailrace) -> None:
     """What it was set back to is before the copy, where it was is not: both ways out that the error names lead out."""
     own.configure(source={"start": "beginning", "replay_window": "1 GiB"})
     connector = own.start()
@@ -154,9 +154,9 @@ def test_a_pipeline_that_was_set_back(own: Shop, tailrace: Tailrace) -> None:
     put_back(own, copy)
     pass_by(own, stored, 0)
     own.start(wait=False).failed("LogDiverged")
-    told = plan(own)
-    assert told["case"] is not None, "the plan does not see what the start stops at"
-    assert told["case"]["code"] == "LogDiverged", told
+    result = plan(own)
+    assert result["case"] is not None, "the plan does not see what the start stops at"
+    assert result["case"]["code"] == "LogDiverged", result
     connector = own.start("--adopt")
     write(own, 1)
     wait_until(lambda: own.in_outbox() <= set(published(own)), 60, what="the rows to be published")
@@ -164,7 +164,7 @@ def test_a_pipeline_that_was_set_back(own: Shop, tailrace: Tailrace) -> None:
 
 
 def test_a_second_instance_at_a_copy(own: Shop) -> None:
-    """The copy runs beside the server, and was written to: an instance that reads it must not wait to take over."""
+    """The copy runs next to the server, and was written to: an instance that reads it must not wait to take over."""
     connector = own.start()
     write(own, 1, 5)
     all_published(own)

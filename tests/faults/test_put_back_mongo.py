@@ -1,4 +1,4 @@
-"""A MongoDB put back from a copy of its files: what is written since is published, whatever the token stands for."""
+"""A MongoDB server restored from a copy of its files: what is written since is published, for any kind of token."""
 
 from __future__ import annotations
 
@@ -39,9 +39,9 @@ def copy(old: Path, new: Path) -> None:
 
 
 @pytest.mark.parametrize("idle", [False, True], ids=["token of a change", "token of an idle moment"])
-def test_what_comes_after_the_copy_is_published(own: Users, idle: bool) -> None:
-    """A server looks for the change that a token stands for; of one that stands for a moment it cannot. But its clock
-    has gone on meanwhile: what was written after the copy was put back lies behind that moment.
+def test_documents_inserted_after_the_restore_are_published(own: Users, idle: bool) -> None:
+    """The server finds out that a change of a token is missing; a token of an idle moment has no change. But the clock
+    of the server has advanced, so what was written after the restore is behind that moment.
     """
     assert isinstance(own.mongo, MongoServer)
     kept = own.mongo.data_dir.with_name("copy")

@@ -90,8 +90,8 @@ def test_one_loss_after_another(shop: Shop, tailrace: Tailrace) -> None:
         missed = len(shop.writers[0].written) - before
         if fault is slot_advanced:
             slot, seen = shop.confirmed_lsn(), len(shop.published())
-            told = plan(shop)
-            assert (told["missed"], told["undecided"]) == (missed, 0), told
+            result = plan(shop)
+            assert (result["missed"], result["undecided"]) == (missed, 0), result
             assert (shop.confirmed_lsn(), len(shop.published())) == (slot, seen)
         if fault is table_taken_out:
             # The advice of `check`: fix the publication, then `recover`. --adopt comes last, with its consequences.
@@ -130,14 +130,14 @@ def test_killed_at_each_step(shop: Shop) -> None:
         killed = recover(shop, "apply", "--yes", kill=point)
         assert killed.returncode == -9, (point, killed.stderr)
     shop.start("--adopt", wait=False).failed("RecoveryUnfinished")
-    told = plan(shop)
-    assert told["unfinished"]
-    assert 0 < told["missed"] < 39, "some were published before"
+    result = plan(shop)
+    assert result["unfinished"]
+    assert 0 < result["missed"] < 39, "some were published before"
     assert recover(shop, "apply", "--yes", kill=f"{failpoints.IDLE_STORED}:3").returncode == -9
     goes_on(shop)
 
 
-def test_parked_keys_wait_on(parking: Shop) -> None:
+def test_parked_keys_keep_waiting(parking: Shop) -> None:
     """A missed event of a parked key is added behind the waiting ones and not published. One that its topic rejects is
     dead-lettered, and the others are published.
     """
@@ -162,7 +162,7 @@ def test_parked_keys_wait_on(parking: Shop) -> None:
     assert waits not in {seen.id for seen in shop.published()}
 
 
-def test_by_itself(shop: Shop) -> None:
+def test_automatic_recovery(shop: Shop) -> None:
     """With `on_log_loss: recover` a start recovers, except from what may be a mistake in the settings."""
     shop.configure(source={"on_log_loss": "recover", "start": "beginning"})
     ran_before(shop)

@@ -58,7 +58,7 @@ def note_long_ago(shop: Shop, *minutes: int) -> None:
     assert producer.flush(10) == 0
 
 
-def test_the_ledger_knows_what_was_passed(shop: Shop) -> None:
+def test_the_position_history_shows_which_rows_were_passed(shop: Shop) -> None:
     """A recovery does not publish rows from before the first start: the snapshot of the history shows them. Topics are
     read from a recent offset, but a row that was updated since looks new, and causes them to be read whole.
     """
@@ -73,14 +73,14 @@ def test_the_ledger_knows_what_was_passed(shop: Shop) -> None:
     passed_all(shop)
     assert connector.stop() == 0
     slot_dropped(shop)
-    told = plan(shop)
-    assert (told["missed"], told["left_out"]["passed"], told["undecided"]) == (9, 13, 0), told
-    assert not told["read_whole_topics"], entries(shop)
+    result = plan(shop)
+    assert (result["missed"], result["left_out"]["passed"], result["undecided"]) == (9, 13, 0), result
+    assert not result["read_whole_topics"], entries(shop)
     published = shop.writers[0].written[0].id
     shop.execute("UPDATE outbox SET aggregateid = aggregateid WHERE id = %s", published)
-    told = plan(shop)
-    assert (told["missed"], told["left_out"]["published"], told["undecided"]) == (9, 1, 0), told
-    assert told["read_whole_topics"]
+    result = plan(shop)
+    assert (result["missed"], result["left_out"]["published"], result["undecided"]) == (9, 1, 0), result
+    assert result["read_whole_topics"]
     apply(shop)
     connector = shop.start()
     right(shop)
@@ -88,7 +88,7 @@ def test_the_ledger_knows_what_was_passed(shop: Shop) -> None:
     assert older not in {seen.id for seen in shop.published()}
 
 
-def test_an_id_of_another_pipeline_does_not_stand_for_a_missed_row(shop: Shop) -> None:
+def test_a_record_of_another_pipeline_does_not_hide_a_missed_row(shop: Shop) -> None:
     """Pipelines share topics and count ids from 1: the row is neither left out nor guessed."""
     shop.configure(source={"start": "beginning"})
     ran_before(shop)
@@ -98,13 +98,13 @@ def test_an_id_of_another_pipeline_does_not_stand_for_a_missed_row(shop: Shop) -
     said = {"id": missed, "type": "OrderPlaced", "position": "0/1:1", "timestamp": "1"}
     producer.produce(shop.topic, good(2), b"of another", headers=list(said.items()))
     assert producer.flush(30) == 0
-    told = plan(shop)
-    assert (told["missed"], told["undecided"]) == (9, 1), told
+    result = plan(shop)
+    assert (result["missed"], result["undecided"]) == (9, 1), result
     assert missed in refused(shop, "RecoveryUncertain")
     assert shop.confirmed_lsn() is None, "nothing was changed"
 
 
-def test_a_topic_that_is_gone_vouches_for_nothing(shop: Shop) -> None:
+def test_a_deleted_topic_proves_nothing(shop: Shop) -> None:
     """Published events are not published again because their topic was deleted."""
     shop.configure(source={"start": "beginning"})
     connector = shop.start()
@@ -116,7 +116,7 @@ def test_a_topic_that_is_gone_vouches_for_nothing(shop: Shop) -> None:
         work(shop, 1)
         return any(sum(each.offsets.get(shop.topic, {}).values()) for each in entries(shop))
 
-    wait_until(noted, 60, what="the ledger to name the topic")
+    wait_until(noted, 60, what="the position history to name the topic")
     assert connector.stop() == 0
     slot_dropped(shop)
     shop.execute("UPDATE outbox SET payload = payload")
@@ -131,7 +131,7 @@ def test_a_topic_that_is_gone_vouches_for_nothing(shop: Shop) -> None:
     refused(shop, "RecoveryUncertain")
 
 
-def test_what_topics_no_longer_keep_is_not_guessed(shop: Shop) -> None:
+def test_rows_whose_records_may_be_deleted_are_undecided(shop: Shop) -> None:
     """No history, no position, and the first records are deleted: a person must give --since."""
     topic = f"{shop.name}.offsets"
     shop.configure(source={"start": "beginning"}, kafka={"offsets_topic": topic})
@@ -142,8 +142,8 @@ def test_what_topics_no_longer_keep_is_not_guessed(shop: Shop) -> None:
     admin = shop.kafka.admin()
     for each in admin.delete_records(places).values():
         each.result(30)
-    told = plan(shop)
-    assert told["undecided"] > 0, told
+    result = plan(shop)
+    assert result["undecided"] > 0, result
     assert "--since" in refused(shop, "RecoveryUncertain")
     assert shop.confirmed_lsn() is not None, "nothing was changed"
 
@@ -163,7 +163,7 @@ def own_shop(own: PostgresServer, kafka: KafkaBroker, tmp_path: Path) -> Iterato
     close_shop(shop)
 
 
-def test_invalidated(own_shop: Shop) -> None:
+def test_an_invalidated_slot(own_shop: Shop) -> None:
     """Row 21."""
     shop = own_shop
     ran_before(shop)
@@ -188,7 +188,7 @@ def test_invalidated(own_shop: Shop) -> None:
     goes_on(shop)
 
 
-def test_restored_from_a_backup(own_shop: Shop, own: PostgresServer, tmp_path: Path) -> None:
+def test_a_database_restored_from_a_backup(own_shop: Shop, own: PostgresServer, tmp_path: Path) -> None:
     """Row 34. The server is restored, on a new timeline: transaction ids of the history are assigned again."""
     shop = own_shop
     ran_before(shop)

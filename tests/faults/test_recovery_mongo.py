@@ -52,9 +52,9 @@ def test_the_oplog_has_rolled_over(own_users: Users) -> None:
     with users.client() as client:
         client[users.database].outbox.update_many({}, {"$set": {"status": "seen"}})
     roll_over(users)
-    told = plan(users)
-    assert told["case"]["code"] == "HistoryLost", told
-    assert (told["missed"], told["undecided"]) == (len(users.writers[0].written) - before, 0), told
+    result = plan(users)
+    assert result["case"]["code"] == "HistoryLost", result
+    assert (result["missed"], result["undecided"]) == (len(users.writers[0].written) - before, 0), result
     for point in (failpoints.SLOT_CREATED, f"{failpoints.AFTER_PRODUCE}:2", f"{failpoints.AFTER_COMMIT}:2"):
         killed = recover(users, "apply", "--yes", kill=point)
         assert killed.returncode == -9, (point, killed.stderr)
@@ -63,7 +63,7 @@ def test_the_oplog_has_rolled_over(own_users: Users) -> None:
     goes_on(users)
 
 
-def test_dropped_or_forgotten(users: Users) -> None:
+def test_a_dropped_collection_or_a_lost_position(users: Users) -> None:
     """Row 40: dropped and re-created, with new documents. Row 10: the offsets topic is gone. The last time
     automatically.
     """

@@ -15,23 +15,23 @@ def rename(users: Users, name: str) -> None:
         client[users.database].outbox.rename(name)
 
 
-def test_renamed_while_it_runs(users: Users) -> None:
+def test_a_collection_renamed_while_the_pipeline_runs(users: Users) -> None:
     """Everything before is published when it stops; nothing is lost, and the new collection is followed."""
     ran_before(users)
     connector = users.start()
     work(users)
     rename(users, "outbox_of_yesterday")
     connector.failed("CollectionGone")
-    told = plan(users)
-    assert (told["case"]["code"], told["missed"]) == ("CollectionGone", 0), told
-    assert told["steps"][0] == "create the collections that are missing", told
+    result = plan(users)
+    assert (result["case"]["code"], result["missed"]) == ("CollectionGone", 0), result
+    assert result["steps"][0] == "create the collections that are missing", result
     work(users)
     assert plan(users)["missed"] == 9
     apply(users)
     goes_on(users)
 
 
-def test_renamed_with_documents_that_were_never_published(users: Users) -> None:
+def test_a_renamed_collection_with_unpublished_documents(users: Users) -> None:
     """A recovery would read the new collection and miss them, so it is refused. The log has them."""
     ran_before(users)
     work(users)
@@ -53,8 +53,8 @@ def test_another_list_of_collections(users: Users) -> None:
     early = users.insert("early", collection="outbox2")
     users.configure(source={"collection": [f"{users.database}.{name}" for name in ("outbox", "outbox2")]})
     users.start(wait=False).failed("StreamChanged")
-    told = plan(users)
-    assert (told["case"]["code"], told["missed"], told["undecided"]) == ("StreamChanged", 10, 0), told
+    result = plan(users)
+    assert (result["case"]["code"], result["missed"], result["undecided"]) == ("StreamChanged", 10, 0), result
     apply(users)
     connector = users.start()
     late = users.insert("late", collection="outbox2")
@@ -80,8 +80,10 @@ def test_changes_that_are_too_large(users: Users) -> None:
         connector.failed("EventTooLarge")
         # What comes before it is published as far as the server has sent it.
         small = 2 - len(users.published())
-        told = plan(users)
-        assert (told["case"]["code"], told["missed"], told["undecided"]) == ("EventTooLarge", 2 + small, 0), told
+        result = plan(users)
+        assert (result["case"]["code"], result["missed"], result["undecided"]) == ("EventTooLarge", 2 + small, 0), (
+            result
+        )
         done = apply(users)
         assert (done["published"], done["dead_letters"]) == (small, 2), done
         users.start()

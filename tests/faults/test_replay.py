@@ -11,7 +11,7 @@ from confluent_kafka import Message, Producer
 from confluent_kafka.admin import AlterConfigOpType, ConfigEntry, ConfigResource, ResourceType
 
 from helpers import warm_processes as warm
-from helpers.command import Tailrace, Told
+from helpers.command import Output, Tailrace
 from helpers.service import Service
 from helpers.shop import Shop
 from helpers.users import Users
@@ -38,7 +38,7 @@ def firsts(service: Service) -> dict[str, Message]:
     return {header(each, "id"): each for each in records(service) if not header(each, "tailrace.replay")}
 
 
-def again(service: Service, planned: Told, suffix: str = "") -> list[str]:
+def again(service: Service, planned: Output, suffix: str = "") -> list[str]:
     """Returns the ids that this replay published."""
     found = [each for each in records(service, suffix) if header(each, "tailrace.replay") == planned["id"]]
     return sorted(header(each, "id") for each in found)
@@ -65,7 +65,7 @@ def set_policy(shop: Shop, policy: str) -> None:
     wait_until(lambda: topic_config(admin, shop.topic)["cleanup.policy"] == policy, 20, what="the new policy")
 
 
-def test_from_the_log_beside_a_running_pipeline(shop: Shop, tailrace: Tailrace) -> None:
+def test_from_the_log_next_to_a_running_pipeline(shop: Shop, tailrace: Tailrace) -> None:
     shop.configure(source={"replay_window": "1 h"}, limits={"batch_records": 4})
     connector = shop.start()
     placed = [shop.insert(VALID, key=f"k{number % 3}") for number in range(14)]
@@ -91,9 +91,9 @@ def test_from_the_log_beside_a_running_pipeline(shop: Shop, tailrace: Tailrace) 
     # Meanwhile other events can be replayed from the same log, also one by one.
     single = tailrace("replay", "plan", shop.file, "--from", f"event:{placed[4]}", "--id", placed[6])
     assert tailrace("replay", "apply", single["file"])["published"] == 1
-    told = tailrace("replay", "apply", planned["file"])
-    assert told["continued"]
-    assert 0 < told["published"] < 14
+    result = tailrace("replay", "apply", planned["file"])
+    assert result["continued"]
+    assert 0 < result["published"] < 14
     assert again(shop, planned) == sorted(placed)
     assert again(shop, single) == [placed[6]]
     assert tailrace("replay", "apply", planned["file"])["published"] == 0
@@ -101,9 +101,9 @@ def test_from_the_log_beside_a_running_pipeline(shop: Shop, tailrace: Tailrace) 
     arrived(shop, later)
     assert all(len(each) == 1 for each in places(shop).values())
     assert connector.running
-    told = tailrace("verify", shop.file)
-    assert told["clean"]
-    assert told["published_again"] == 15
+    result = tailrace("verify", shop.file)
+    assert result["clean"]
+    assert result["published_again"] == 15
 
 
 def test_from_the_table_and_into_a_shadow(
@@ -145,21 +145,21 @@ def test_from_the_table_and_into_a_shadow(
     schema.write_text(json.dumps({"type": "object", "required": ["other"]}))
     failing = tailrace("replay", "plan", shop.file, "--from", "oldest", "--from-table", "--key", "new")
     assert failing["figures"]["fails"] == {"schema_validation_failed": 2}
-    told = tailrace("replay", "apply", failing["file"])
-    assert (told["published"], told["dead_letters"]) == (0, 2)
+    result = tailrace("replay", "apply", failing["file"])
+    assert (result["published"], result["dead_letters"]) == (0, 2)
     letters = read_all(shop.kafka.bootstrap, [shop.letters])
     assert [header(each, "tailrace.replay") for each in letters] == [failing["id"]] * 2
     # The same into shadow topics: nothing is on the original ones, and the differences are reported.
     shadow = tailrace("replay", "plan", shop.file, "--from", "oldest", "--from-table", "--shadow", ".strict")
     before = len(records(shop)), len(read_all(shop.kafka.bootstrap, [shop.letters]))
-    told = tailrace("replay", "apply", shadow["file"])
-    assert (told["published"], told["dead_letters"]) == (3, 2)
+    result = tailrace("replay", "apply", shadow["file"])
+    assert (result["published"], result["dead_letters"]) == (3, 2)
     assert (len(records(shop)), len(read_all(shop.kafka.bootstrap, [shop.letters]))) == before
     assert again(shop, shadow, ".strict") == sorted(old)
     assert {each.partition() for each in records(shop, ".strict")} == {firsts(shop)[old[0]].partition()}
-    told = tailrace("replay", "diff", shadow["file"], code=1)
-    assert (told["same"], told["set_aside"], told["events"]) == (3, 2, 5)
-    assert {each["id"] for each in told["examples"]["set_aside"]} == set(new)
+    result = tailrace("replay", "diff", shadow["file"], code=1)
+    assert (result["same"], result["set_aside"], result["events"]) == (3, 2, 5)
+    assert {each["id"] for each in result["examples"]["set_aside"]} == set(new)
     schema.write_text(kept)
     assert tailrace("verify", shop.file)["clean"]
     # Nothing may overtake a parked key.
@@ -201,17 +201,17 @@ def test_on_mongodb(users: Users, tailrace: Tailrace) -> None:
     assert connector.running
     shadow = tailrace("replay", "plan", users.file, "--from", begin, "--shadow", ".shadow")
     tailrace("replay", "apply", shadow["file"])
-    told = tailrace("replay", "diff", shadow["file"])
-    assert (told["same"], told["events"]) == (8, 8)
-    told = tailrace("verify", users.file)
-    assert (told["clean"], told["published_again"]) == (True, 11)
+    result = tailrace("replay", "diff", shadow["file"])
+    assert (result["same"], result["events"]) == (8, 8)
+    result = tailrace("verify", users.file)
+    assert (result["clean"], result["published_again"]) == (True, 11)
 
 
 def test_in_place_and_what_is_refused(shop: Shop, tailrace: Tailrace) -> None:
     def refused(*arguments: object, code: int = 2) -> str:
-        told = tailrace("replay", *arguments, code=code)
-        assert told["remedy"], told
-        return str(told["what"])
+        result = tailrace("replay", *arguments, code=code)
+        assert result["remedy"], result
+        return str(result["what"])
 
     plan = ("plan", shop.file)
     assert "never started" in refused(*plan, "--from", "oldest")
@@ -237,17 +237,17 @@ def test_in_place_and_what_is_refused(shop: Shop, tailrace: Tailrace) -> None:
     other = shop.folder / "other.yaml"
     other.write_text(json.dumps({**shop.settings, "pipeline": "other"}))
     assert "belongs to the pipeline" in refused("apply", file, "--settings", other)
-    beside = tailrace("replay", "plan", shop.file, "--from", "oldest")
+    same = tailrace("replay", "plan", shop.file, "--from", "oldest")
     edited = shop.folder / "edited.json"
-    edited.write_text((shop.folder / beside["file"]).read_text().replace('"same"', '"shadow"'))
+    edited.write_text((shop.folder / same["file"]).read_text().replace('"same"', '"shadow"'))
     assert "was changed" in refused("apply", edited)
     assert "cannot be read" in refused("apply", shop.folder / "none.json")
     edited.write_text("{")
     assert "not JSON" in refused("apply", edited)
-    assert "has no shadow" in refused("diff", shop.folder / beside["file"])
+    assert "has no shadow" in refused("diff", shop.folder / same["file"])
     elsewhere = {**shop.settings, "source": {**shop.settings["source"], "postgres": shop.postgres.dsn("postgres")}}
     other.write_text(json.dumps(elsewhere))
-    assert "belongs to database" in refused("apply", shop.folder / beside["file"], "--settings", other, code=3)
+    assert "belongs to database" in refused("apply", shop.folder / same["file"], "--settings", other, code=3)
     copied = {**shop.settings, "source": {**shop.settings["source"], "table": "public.payments"}}
     other.write_text(json.dumps(copied))
     assert "belongs to table public.outbox" in refused("plan", other, "--from", "oldest", "--from-table", code=3)
@@ -290,7 +290,7 @@ def test_up_to_the_middle_of_a_large_transaction(shop: Shop, tailrace: Tailrace)
     assert tailrace("verify", shop.file)["clean"]
 
 
-def test_a_slot_that_was_moved_ahead_vouches_for_nothing(shop: Shop, tailrace: Tailrace) -> None:
+def test_a_slot_that_was_moved_ahead_proves_nothing(shop: Shop, tailrace: Tailrace) -> None:
     """The slot has passed rows that the pipeline has not: a replay from the table must not publish them first."""
     connector = shop.start()
     arrived(shop, shop.insert(VALID))

@@ -1,6 +1,4 @@
-"""Replays and dead letters: one dead letter per event, published once, whoever publishes it and whatever is
-killed.
-"""
+"""Replays and dead letters: one dead letter per event, published once, even if processes are killed."""
 
 from __future__ import annotations
 
@@ -10,7 +8,7 @@ from collections import Counter
 from confluent_kafka import Producer
 
 from helpers import warm_processes as warm
-from helpers.command import Tailrace, Told
+from helpers.command import Output, Tailrace
 from helpers.service import Service
 from helpers.shop import SCHEMA, Shop
 from helpers.users import Users
@@ -40,29 +38,29 @@ def replays(shop: Shop, event: str) -> list[str]:
     return [header(each, "tailrace.replay") for each in found if header(each, "id") == event]
 
 
-def replay(service: Service, tailrace: Tailrace, *arguments: str) -> Told:
+def replay(service: Service, tailrace: Tailrace, *arguments: str) -> Output:
     planned = tailrace("replay", "plan", service.file, *arguments)
     return {**planned, **tailrace("replay", "apply", planned["file"])}
 
 
-def test_one_letter_per_event(shop: Shop, tailrace: Tailrace) -> None:
+def test_one_dead_letter_per_event(shop: Shop, tailrace: Tailrace) -> None:
     log, table = ("--from", "oldest"), ("--from", "oldest", "--from-table")
     shop.configure(source={"replay_window": "1 h"})
     shop.start()
-    mended, given_up, left, blocked = (shop.insert(INVALID, key=key) for key in "abcd")
+    fixed, given_up, left, blocked = (shop.insert(INVALID, key=key) for key in "abcd")
     fine = shop.insert(VALID, key="e")
     wait_until(lambda: len(letters(shop)) == 4 and len(shop.published()) == 1, 60, what="four letters")
     good = shop.folder / "good.json"
     good.write_text(VALID)
     names = {each["event_id"]: each["id"] for each in tailrace("dlq", "list", shop.file)["letters"]}
-    tailrace("dlq", "redrive", shop.file, names[mended], "--payload", good, "--yes")
+    tailrace("dlq", "redrive", shop.file, names[fixed], "--payload", good, "--yes")
     tailrace("dlq", "discard", shop.file, names[given_up], "--why", "test", "--yes")
     before = letters(shop)
     # The events fail again: no dead letter is written twice or opened again.
     for origin in (log, table):
-        told = replay(shop, tailrace, *origin)
+        result = replay(shop, tailrace, *origin)
         assert letters(shop) == before
-        assert (told["published"], told["dead_letters"], told["known_letters"]) == (1, 4, 4)
+        assert (result["published"], result["dead_letters"], result["known_letters"]) == (1, 4, 4)
     opened = tailrace("dlq", "list", shop.file)["letters"]
     assert {each["event_id"] for each in opened} == {left, blocked}
     # The cause is fixed. A replay redrives an event that was never published, without the header of a replay.
@@ -73,19 +71,19 @@ def test_one_letter_per_event(shop: Shop, tailrace: Tailrace) -> None:
     tailrace("replay", "apply", planned["file"])
     assert replays(shop, left) == [""]
     states = {each["event_id"]: each["state"] for each in tailrace("dlq", "list", shop.file, "--all")["letters"]}
-    assert states == {mended: "redriven", given_up: "discarded", left: "replayed", blocked: "open"}
+    assert states == {fixed: "redriven", given_up: "discarded", left: "replayed", blocked: "open"}
     tailrace("dlq", "redrive", shop.file, "--all-open", "--yes")
     assert replays(shop, blocked) == [""]
-    assert len(replays(shop, mended)) == 1
+    assert len(replays(shop, fixed)) == 1
     assert replays(shop, left) == [""]
     assert tailrace("verify", shop.file)["clean"]
     # A published event that fails in a replay gets a dead letter of the replay, and its redrive says so.
     let_pass(shop, amount={"type": "string"})
-    told = replay(shop, tailrace, *log, "--key", "e")
-    assert (told["dead_letters"], told["known_letters"]) == (1, 0)
+    result = replay(shop, tailrace, *log, "--key", "e")
+    assert (result["dead_letters"], result["known_letters"]) == (1, 0)
     let_pass(shop)
     assert tailrace("dlq", "redrive", shop.file, "--all-open", "--yes")["summary"] == {"redriven": 1}
-    assert replays(shop, fine)[-1] == told["id"]
+    assert replays(shop, fine)[-1] == result["id"]
     assert tailrace("verify", shop.file)["clean"]
     # Two records without the header of a replay are a duplicate, also if a redrive wrote one.
     record = next(each for each in read_all(shop.kafka.bootstrap, [shop.topic]) if header(each, "id") == blocked)
@@ -93,8 +91,8 @@ def test_one_letter_per_event(shop: Shop, tailrace: Tailrace) -> None:
     other = Producer({"bootstrap.servers": shop.kafka.bootstrap})
     other.produce(shop.topic, record.value(), record.key(), headers=record.headers())
     assert other.flush(20) == 0
-    told = tailrace("verify", shop.file, code=1)
-    assert (told["clean"], told["duplicated"]) == (False, 1)
+    result = tailrace("verify", shop.file, code=1)
+    assert (result["clean"], result["duplicated"]) == (False, 1)
     assert Counter(letters(shop))[fine] == 1
     # A copy of a dead letter, which delivery at least once may write, is resolved together with the first.
     twice = shop.insert(INVALID, key="f")
@@ -109,7 +107,7 @@ def test_one_letter_per_event(shop: Shop, tailrace: Tailrace) -> None:
     assert tailrace("dlq", "list", shop.file)["letters"] == []
 
 
-def test_a_pipeline_that_is_set_back_writes_no_letter_twice(shop: Shop, tailrace: Tailrace) -> None:
+def test_a_rewound_pipeline_writes_no_dead_letter_twice(shop: Shop, tailrace: Tailrace) -> None:
     shop.configure(source={"replay_window": "1 h"})
     connector = shop.start()
     given_up, left = (shop.insert(INVALID, key=key) for key in "ab")
@@ -138,7 +136,7 @@ def test_on_mongodb(users: Users, tailrace: Tailrace) -> None:
     wait_until(lambda: len(letters(users)) == len(users.published()) == 1, 60, what="a record and a letter")
     (record,) = read_all(users.kafka.bootstrap, [users.topic])
     for origin in (("--from", header(record, "position").partition(":")[0]), ("--from", "1h", "--from-table")):
-        told = replay(users, tailrace, *origin)
+        result = replay(users, tailrace, *origin)
         assert letters(users) == [bad]
-        assert (told["published"], told["dead_letters"], told["known_letters"]) == (1, 1, 1)
+        assert (result["published"], result["dead_letters"], result["known_letters"]) == (1, 1, 1)
     assert tailrace("verify", users.file)["clean"]

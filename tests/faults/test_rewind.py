@@ -49,10 +49,10 @@ def noted(service: Service) -> position_history.PositionEntry:
         at = service.positions()[-1].progress
         return next((entry for entry in entries(service) if entry.position.progress >= at), None)
 
-    return wait_until(found, 60, what="an entry of the ledger")
+    return wait_until(found, 60, what="an entry of the position history")
 
 
-def test_postgres_set_back_inside_its_window(shop: Shop, tailrace: Tailrace) -> None:
+def test_postgres_rewound_inside_its_window(shop: Shop, tailrace: Tailrace) -> None:
     shop.configure(source={"replay_window": "1 GiB"})
     file = str(shop.file)
     running = shop.start()
@@ -61,7 +61,7 @@ def test_postgres_set_back_inside_its_window(shop: Shop, tailrace: Tailrace) -> 
     later = write(shop, 4)
     assert entry.offsets[shop.topic]
     assert sum(entry.offsets[shop.topic].values()) > 0
-    assert entry.passed.count(":") == 2, "a snapshot that lies before the position is known"
+    assert entry.passed.count(":") == 2, "a snapshot before the position is known"
     refused = tailrace("position", "reset", file, "--to", str(entry.position), "--yes", code=2)
     assert "RUNNING" in refused["what"]
     assert running.stop() == 0
@@ -80,9 +80,9 @@ def test_postgres_set_back_inside_its_window(shop: Shop, tailrace: Tailrace) -> 
         assert word in tailrace("position", "reset", file, "--to", point, "--yes", code=code)["what"], point
     assert shop.positions()[-1] == before
 
-    told = tailrace("position", "show", file, "--at", f"event:{later[0]}")
+    result = tailrace("position", "show", file, "--at", f"event:{later[0]}")
     done = tailrace("position", "reset", file, "--to", f"event:{later[0]}", "--yes")
-    assert done["position"] == {"position": told["position"], "at_ms": told["at_ms"]}
+    assert done["position"] == {"position": result["position"], "at_ms": result["at_ms"]}
     restarted = shop.start()
     wait_until(lambda: not set(later) - again(shop)[1].keys(), 60, what="everything since then to come again")
     once, twice = again(shop)
@@ -97,7 +97,7 @@ def test_postgres_set_back_inside_its_window(shop: Shop, tailrace: Tailrace) -> 
     assert restarted.stop() == 0
 
 
-def test_a_reset_that_is_killed_is_done_or_not(shop: Shop, tailrace: Tailrace) -> None:
+def test_a_killed_reset_is_done_completely_or_not_at_all(shop: Shop, tailrace: Tailrace) -> None:
     shop.configure(source={"replay_window": "1 GiB"})
     shop.start()
     events = write(shop, 3)
@@ -112,7 +112,7 @@ def test_a_reset_that_is_killed_is_done_or_not(shop: Shop, tailrace: Tailrace) -
     assert tailrace("verify", str(shop.file))["clean"]
 
 
-def test_without_a_window_there_is_nothing_to_set_back(shop: Shop, tailrace: Tailrace) -> None:
+def test_without_a_window_nothing_can_be_rewound(shop: Shop, tailrace: Tailrace) -> None:
     shop.start()
     write(shop, 1)
     assert shop.connectors[-1].stop() == 0
@@ -123,7 +123,7 @@ def test_without_a_window_there_is_nothing_to_set_back(shop: Shop, tailrace: Tai
     assert shop.positions() == before
 
 
-def test_mongo_set_back(users: Users, tailrace: Tailrace) -> None:
+def test_mongo_rewound(users: Users, tailrace: Tailrace) -> None:
     file = str(users.file)
     users.start()
     first = write(users, 3)
@@ -162,7 +162,7 @@ def test_an_idle_outbox_moves_its_slot_behind_a_window(shop: Shop) -> None:
     assert shop.positions()[-1].lsn - (shop.confirmed_lsn() or 0) >= 32 * 1024
 
 
-def test_a_ledger_that_cannot_be_kept_stops_nothing(shop: Shop, make_topic: Callable[..., None]) -> None:
+def test_a_position_history_that_cannot_be_written_stops_nothing(shop: Shop, make_topic: Callable[..., None]) -> None:
     """A topic that rejects our entries: logged once, and events are published."""
     offsets = f"{shop.name}-offsets"
     make_topic(f"{offsets}-ledger", max_message_bytes="100")
@@ -175,7 +175,7 @@ def test_a_ledger_that_cannot_be_kept_stops_nothing(shop: Shop, make_topic: Call
     assert connector.running
 
 
-def test_events_that_wait_meanwhile_are_marked_when_they_come(parking: Shop, tailrace: Tailrace) -> None:
+def test_parked_events_of_a_replay_are_marked_when_released(parking: Shop, tailrace: Tailrace) -> None:
     """Parked in a range that is replayed, released long after it, by another start."""
     parking.configure(source={"replay_window": "1 GiB"})
     parking.start()
@@ -201,7 +201,7 @@ def test_events_that_wait_meanwhile_are_marked_when_they_come(parking: Shop, tai
     assert tailrace("verify", parking.file)["clean"]
 
 
-def test_in_place_by_plan_once_and_whole_without_transactions_too(shop: Shop, tailrace: Tailrace) -> None:
+def test_an_in_place_plan_without_transactions_runs_once(shop: Shop, tailrace: Tailrace) -> None:
     shop.configure(source={"replay_window": "1 GiB"}, kafka={"delivery": "at_least_once"})
     shop.start()
     events = write(shop, 3)

@@ -94,7 +94,7 @@ def forget_rules(shop: Shop) -> None:
 
 
 def test_two_pipelines_on_one_outbox(shop: Shop, command: Callable[..., list[dict[str, Any]]]) -> None:
-    """The template of one also matches the topics of the other; its records do not stand for missed rows."""
+    """The template of one also matches the topics of the other; its records do not hide missed rows."""
     one, two = f"{shop.name}.order", f"{shop.name}.v2.order"
     by_template(shop, f"{shop.name}.{{aggregate}}")
     other = by_template(second(shop), f"{shop.name}.v2.{{aggregate}}")
@@ -104,8 +104,8 @@ def test_two_pipelines_on_one_outbox(shop: Shop, command: Callable[..., list[dic
         on(shop, one, 3)
         on(shop, two, 3)
         for each in (shop, other):
-            (told,) = command("verify", each)
-            assert (told["published"], told["duplicated"]) == (3, 0), told
+            (result,) = command("verify", each)
+            assert (result["published"], result["duplicated"]) == (3, 0), result
         seen = command("tail", shop, "--from-beginning", "--limit", "3")
         assert {each["topic"] for each in seen} == {one}
         assert connectors[0].stop() == 0
@@ -116,14 +116,14 @@ def test_two_pipelines_on_one_outbox(shop: Shop, command: Callable[..., list[dic
         assert len({each.id for each in on(shop, one, 13)}) == 13
         connectors[0] = shop.start()
         for each in (shop, other):
-            (told,) = command("verify", each)
-            assert (told["published"], told["duplicated"]) == (13, 0), told
+            (result,) = command("verify", each)
+            assert (result["published"], result["duplicated"]) == (13, 0), result
     finally:
         other.close()
 
 
-def test_another_template_and_everything_lost(shop: Shop) -> None:
-    """Neither position nor history: today's topics tell only of what was committed since they were first written."""
+def test_another_template_after_all_state_is_lost(shop: Shop) -> None:
+    """Neither position nor history: today's topics only show what was committed since they were first written."""
     shop.configure(kafka={"offsets_topic": f"{shop.name}.offsets"})
     for number, template in enumerate((f"{shop.name}.{{aggregate}}", f"{shop.name}-new.{{aggregate}}")):
         by_template(shop, template, start="beginning")
@@ -139,8 +139,8 @@ def test_another_template_and_everything_lost(shop: Shop) -> None:
         each.result(20)
     wait_until(lambda: not {*topics} & {*admin.list_topics(timeout=10).topics}, 60, what="the end of the topics")
     shop.start(wait=False).failed("SlotUnclaimed")
-    told = plan(shop)
-    assert (told["missed"], told["left_out"]["published"], told["undecided"]) == (2, 3, 3), told
+    result = plan(shop)
+    assert (result["missed"], result["left_out"]["published"], result["undecided"]) == (2, 3, 3), result
     refused(shop, "RecoveryUncertain")
 
 
@@ -150,8 +150,8 @@ def test_check_warns_of_a_pipeline_that_doubles_every_event(
     """The same outbox and the same topics; also before the first start of the second one. Other topics are no fault."""
 
     def warnings(of: Shop) -> list[str]:
-        (told,) = command("check", of)
-        return [each["found"] for each in told["checks"] if each["name"] == "other pipelines"]
+        (result,) = command("check", of)
+        return [each["found"] for each in result["checks"] if each["name"] == "other pipelines"]
 
     by_template(shop, f"{shop.name}.{{aggregate}}")
     connector = shop.start()
@@ -164,7 +164,7 @@ def test_check_warns_of_a_pipeline_that_doubles_every_event(
 
 @pytest.fixture
 def billing(postgres: PostgresServer, kafka: KafkaBroker, tmp_path: Path) -> Iterator[Shop]:
-    """A second shop, with a database of its own."""
+    """A second shop, with a separate database."""
     (tmp_path / "billing").mkdir()
     shop = open_shop(postgres, kafka, tmp_path / "billing")
     yield shop
@@ -186,7 +186,7 @@ def count(shop: Shop, *ids: int, key: str) -> None:
 
 
 def test_two_databases_count_from_one(shop: Shop, billing: Shop, command: Callable[..., list[dict[str, Any]]]) -> None:
-    """One topic, the same ids and payloads: the header tells whose a record is; without it, the key, or nobody."""
+    """One topic, the same ids and payloads: the header names the owner, else the key decides, or nothing."""
     topic = f"{shop.name}.shared.order"
     for each in (shop, billing):
         numbered(each, f"{shop.name}.shared.{{aggregate}}")
@@ -199,12 +199,12 @@ def test_two_databases_count_from_one(shop: Shop, billing: Shop, command: Callab
     assert mine.stop() == 0
     shop.execute("SELECT pg_drop_replication_slot(%s)", shop.slot)
     count(shop, *range(6, 11), key="shop")
-    (told,) = command("verify", shop)
-    assert (told["published"], told["not_yet"]) == (5, 5), told
+    (result,) = command("verify", shop)
+    assert (result["published"], result["not_yet"]) == (5, 5), result
     assert apply(shop)["published"] == 5
     assert sorted(seen.id for seen in on(shop, topic, 20)) == sorted([str(n) for n in range(1, 11)] * 2)
-    (told,) = command("verify", shop)
-    assert (told["published"], told["missing"], told["duplicated"]) == (10, 0, 0), told
+    (result,) = command("verify", shop)
+    assert (result["published"], result["missing"], result["duplicated"]) == (10, 0, 0), result
     # Records of an earlier version do not say whose they are.
     shop.execute("SELECT pg_drop_replication_slot(%s)", shop.slot)
     count(shop, 11, 12, key="shop")
@@ -218,7 +218,7 @@ def test_two_databases_count_from_one(shop: Shop, billing: Shop, command: Callab
     assert connector.stop() == 0
 
 
-def test_replay_from_the_table_keeps_to_its_own_positions(shop: Shop, billing: Shop) -> None:
+def test_a_replay_from_the_table_uses_only_its_own_positions(shop: Shop, billing: Shop) -> None:
     topic = f"{shop.name}.shared.order"
     for each in (shop, billing):
         numbered(each, f"{shop.name}.shared.{{aggregate}}")
@@ -265,8 +265,8 @@ def test_another_template(shop: Shop, command: Callable[..., list[dict[str, Any]
     assert connector.stop() == 0
     if not history:
         remove_history(shop)
-    (told,) = command("verify", shop)
-    assert (told["published"], told["missing"]) == (6, 0), told
+    (result,) = command("verify", shop)
+    assert (result["published"], result["missing"]) == (6, 0), result
     shop.execute("SELECT pg_drop_replication_slot(%s)", shop.slot)
     missed = insert(shop, 2)
     assert plan(shop)["missed"] == 2
@@ -285,5 +285,5 @@ def test_another_template(shop: Shop, command: Callable[..., list[dict[str, Any]
     assert connector.stop() == 0
     forget_rules(shop)
     remove_history(shop)
-    (told,) = command("verify", shop, code=1)
-    assert (told["published"], told["missing"], told["undecided"]) == (4, 0, 5), told
+    (result,) = command("verify", shop, code=1)
+    assert (result["published"], result["missing"], result["undecided"]) == (4, 0, 5), result

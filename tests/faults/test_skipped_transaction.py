@@ -58,9 +58,9 @@ def test_a_transaction_that_cannot_be_decoded_is_skipped_by_command(japanese: Sh
     assert [seen.id for seen in shop.published()] == [before, first]
     xid = shop.execute("SELECT xmin::text::int FROM outbox WHERE id = %s", first)[0][0]
 
-    told = plan(shop)
-    assert (told["case"]["code"], told["missed"], told["undecided"]) == ("UndecodableTransaction", 3, 0), told
-    assert f"skip the transaction {xid}" in told["steps"][0]
+    result = plan(shop)
+    assert (result["case"]["code"], result["missed"], result["undecided"]) == ("UndecodableTransaction", 3, 0), result
+    assert f"skip the transaction {xid}" in result["steps"][0]
     assert recover(shop, "apply", "--yes", kill="skip-begun").returncode == -signal.SIGKILL
     shop.start(wait=False).failed("RecoveryUnfinished")
     assert recover(shop, "apply", "--yes", kill="after-commit").returncode == -signal.SIGKILL

@@ -77,18 +77,18 @@ def recover(service: Service, command: str, *arguments: str, kill: str = "") -> 
 
 
 def plan(service: Service, *arguments: str) -> dict[str, Any]:
-    return _told(service, "plan", *arguments)
+    return _output(service, "plan", *arguments)
 
 
 def apply(service: Service, *arguments: str) -> dict[str, Any]:
     """Runs a recovery to its end."""
-    return _told(service, "apply", "--yes", *arguments)
+    return _output(service, "apply", "--yes", *arguments)
 
 
 def refused(service: Service, code: str, *arguments: str) -> str:
     """Runs a recovery that must be refused with this error; returns its text."""
     with pytest.raises(TailraceError) as error:
-        _told(service, "apply", "--yes", *arguments)
+        _output(service, "apply", "--yes", *arguments)
     assert error.value.code == code, error.value
     return str(error.value)
 
@@ -101,7 +101,7 @@ def report(service: Service, command: str, *arguments: str) -> str:
     return said.getvalue()
 
 
-def _told(service: Service, command: str, *arguments: str) -> dict[str, Any]:
+def _output(service: Service, command: str, *arguments: str) -> dict[str, Any]:
     found: dict[str, Any] = json.loads(report(service, command, "--json", *arguments))
     return found
 
@@ -131,4 +131,4 @@ def passed_all(shop: Shop) -> None:
         found = entries(shop)
         return bool(found and found[-1].passed and Snapshot.parse(found[-1].passed).xmin > last)
 
-    wait_until(noted, 60, what="the ledger to have passed all rows")
+    wait_until(noted, 60, what="the position history to have passed all rows")

@@ -6,7 +6,7 @@ import json
 from collections.abc import Callable
 from typing import Any
 
-from helpers.command import Tailrace, Told
+from helpers.command import Output, Tailrace
 from helpers.service import Connector, Service
 from tailrace.testkit.stack import wait_until
 
@@ -40,9 +40,9 @@ def undisturbed(service: Service, first: Connector) -> None:
     assert '"waiting"' not in first.log, first.log
 
 
-def shown(service: Service, tailrace: Tailrace, wanted: Callable[[Told], bool]) -> Told:
+def shown(service: Service, tailrace: Tailrace, wanted: Callable[[Output], bool]) -> Output:
     """What `status` says once it is as wanted; the pipeline must be RUNNING all the time."""
-    last: Told = {}
+    last: Output = {}
 
     def asked() -> bool:
         last.update(tailrace("status", service.file))
@@ -52,7 +52,7 @@ def shown(service: Service, tailrace: Tailrace, wanted: Callable[[Told], bool]) 
     return last
 
 
-def beside(second: Connector) -> Callable[[Told], bool]:
+def beside(second: Connector) -> Callable[[Output], bool]:
     """Whether `status` mentions this instance beside the one that runs."""
     return lambda told: (told["standby"] or {}).get("pid") == second.process.pid
 

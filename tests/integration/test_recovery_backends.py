@@ -19,7 +19,7 @@ from tailrace.sources.mongo.client import collection_ids
 from tailrace.worker.wiring import wire
 
 
-class Sites:
+class Backends:
     """Opens the backend of a service with its current settings."""
 
     def __init__(self) -> None:
@@ -38,13 +38,13 @@ class Sites:
 
 
 @pytest.fixture
-def backends() -> Iterator[Sites]:
-    backends = Sites()
+def backends() -> Iterator[Backends]:
+    backends = Backends()
     yield backends
     backends.close()
 
 
-def test_a_table_that_cannot_be_read_in_order(shop: Shop, backends: Sites) -> None:
+def test_a_table_that_cannot_be_read_in_order(shop: Shop, backends: Backends) -> None:
     assert backends.steps(shop)[-1] == f"create the slot {shop.slot}"
     shop.configure(source={"order_by": ["created_at"]})
     with pytest.raises(LayoutMismatch, match="no unique index on created_at"):
@@ -54,7 +54,7 @@ def test_a_table_that_cannot_be_read_in_order(shop: Shop, backends: Sites) -> No
         backends.steps(shop)
 
 
-def test_a_collection_that_cannot_be_read_in_order(users: Users, backends: Sites) -> None:
+def test_a_collection_that_cannot_be_read_in_order(users: Users, backends: Backends) -> None:
     """A collection that has yet to be created has no index either."""
     assert backends.steps(users) == ["take a new position in the log"]
     users.configure(source={"order_by": ["created_at", "_id"]})
@@ -71,7 +71,7 @@ def test_a_collection_that_cannot_be_read_in_order(users: Users, backends: Sites
         assert backends.steps(users)[0] == "create the collections that are missing"
 
 
-def test_a_collection_that_was_made_anew(users: Users, backends: Sites) -> None:
+def test_a_collection_that_was_recreated(users: Users, backends: Backends) -> None:
     """Its ids may be assigned again, as in a restored database."""
     with users.client() as client:
         ids = collection_ids(client, users.database, ("outbox",), create=False)

@@ -44,7 +44,7 @@ class Topic:
         named = {name.replace("_", "."): value for name, value in config.items()}
         self.kafka.create_topic(self.name, 1, {"retention.ms": "-1", **named})
 
-    def make_anew(self) -> None:
+    def recreate(self) -> None:
         self.delete()
         self.make()
 
@@ -103,13 +103,13 @@ def topic(kafka: KafkaBroker) -> Iterator[Topic]:
     topic.ids.close()
 
 
-def test_a_topic_that_was_made_anew(topic: Topic) -> None:
+def test_a_topic_that_was_recreated(topic: Topic) -> None:
     """It ends before the starting offset: then it is read whole, and proves nothing."""
     topic.make()
     topic.write(*"abcde")
     assert topic.read(begin_at={topic.name: {0: 4}}) == 0
     assert (topic.ids.find("d"), len(topic.ids.find("e"))) == ([], 1)
-    topic.make_anew()
+    topic.recreate()
     assert topic.read(begin_at={topic.name: {0: 4}}) == inf, "empty"
     topic.write("new")
     assert topic.read(begin_at={topic.name: {0: 4}}) == inf
@@ -132,7 +132,7 @@ def test_the_first_record_that_is_kept_was_published_late(topic: Topic) -> None:
     assert topic.read() == THEN + 7000
 
 
-def test_nothing_is_left_that_tells_up_to_when_records_are_gone(topic: Topic) -> None:
+def test_without_records_the_time_of_deletion_is_unknown(topic: Topic) -> None:
     topic.make()
     topic.write("a", "b")
     topic.write_nothing()
@@ -174,7 +174,9 @@ def test_topics_that_a_row_would_not_go_to_today(shop: Shop, seen: Callable[...,
     assert seen(reached=dict.fromkeys([f"{shop.topic}.once"], TopicEnds({}))).kept_since == inf
 
 
-def test_a_topic_made_anew_stays_so_when_it_is_read_whole(shop: Shop, seen: Callable[..., PublishedIndex]) -> None:
+def test_a_recreated_topic_is_remembered_when_it_is_read_from_its_beginning(
+    shop: Shop, seen: Callable[..., PublishedIndex]
+) -> None:
     topic = Topic(shop.kafka, shop.topic)
     topic.make()
     topic.write("a", "b")

@@ -28,8 +28,8 @@ INVALID = '{"order": "a", "revision": 1, "amount": "much", "currency": "EUR"}'
 
 DAY_MS = 24 * 3600 * 1000
 
-Told = dict[str, Any]
-Verify = Callable[..., Told]
+Output = dict[str, Any]
+Verify = Callable[..., Output]
 FAULTS = ("missing", "duplicated", "changed", "out_of_order")
 
 
@@ -37,13 +37,13 @@ FAULTS = ("missing", "duplicated", "changed", "out_of_order")
 def verify(capsys: pytest.CaptureFixture[str]) -> Verify:
     """Runs the command with --json and returns its output."""
 
-    def run(service: Service, *arguments: str, code: int = 0) -> Told:
+    def run(service: Service, *arguments: str, code: int = 0) -> Output:
         capsys.readouterr()
         with pytest.raises(SystemExit) as caught:
             main(["verify", str(service.file), *arguments, "--json"])
         printed = capsys.readouterr()
         assert caught.value.code == code, printed
-        found: Told = json.loads(printed.out or printed.err)
+        found: Output = json.loads(printed.out or printed.err)
         return found
 
     return run
@@ -71,28 +71,28 @@ def produce(service: Service, like: Message, **headers: str) -> None:
     """Publishes a copy of a record to the same partition; `headers` replace some of its own."""
     found: Any = like
     producer = Producer({"bootstrap.servers": service.kafka.bootstrap})
-    told = [(name, headers.get(name, value)) for name, value in found.headers()]
-    told += [(name.replace("_", "."), value) for name, value in headers.items() if name not in dict(found.headers())]
-    producer.produce(service.topic, found.value(), found.key(), found.partition(), headers=told)
+    changed = [(name, headers.get(name, value)) for name, value in found.headers()]
+    changed += [(name.replace("_", "."), value) for name, value in headers.items() if name not in dict(found.headers())]
+    producer.produce(service.topic, found.value(), found.key(), found.partition(), headers=changed)
     assert producer.flush(30) == 0
 
 
 def invalid(service: Service) -> int:
     """Returns how many committed events cannot be published."""
-    ledger = [entry for writer in service.writers for entry in writer.written]
-    return sum(not entry.valid and entry.outcome is WriteOutcome.COMMITTED for entry in ledger)
+    written = [entry for writer in service.writers for entry in writer.written]
+    return sum(not entry.valid and entry.outcome is WriteOutcome.COMMITTED for entry in written)
 
 
-def faults(told: Told) -> dict[str, int]:
-    return {kind: told[kind] for kind in FAULTS if told[kind]}
+def faults(result: Output) -> dict[str, int]:
+    return {kind: result[kind] for kind in FAULTS if result[kind]}
 
 
-def ids(told: Told, kind: str) -> list[str]:
+def ids(result: Output, kind: str) -> list[str]:
     """Sorted, because examples have no order."""
-    return sorted(each["id"] for each in told["examples"].get(kind, []))
+    return sorted(each["id"] for each in result["examples"].get(kind, []))
 
 
-def test_clean_with_all_that_may_be(shop: Shop, verify: Verify) -> None:
+def test_a_correct_pipeline_is_clean(shop: Shop, verify: Verify) -> None:
     shop.execute("ALTER TABLE outbox ALTER COLUMN type DROP NOT NULL")
     shop.start()
     writer = shop.writer(mix=Mix(rollback=0.3, invalid=0.1))
@@ -109,15 +109,15 @@ def test_clean_with_all_that_may_be(shop: Shop, verify: Verify) -> None:
     dlq(shop, "discard", "--key", "bad-1", "--why", "a test")
     (shop.folder / "schemas" / "OrderPlaced" / "1.json").write_text("{}")
     dlq(shop, "redrive", "--key", "bad-2")
-    told = verify(shop)
+    result = verify(shop)
     rows = len(shop.in_outbox())
-    assert told["clean"]
-    assert not faults(told)
-    assert told["rows"] == rows
-    assert told["discarded"] == told["published_again"] == 1
-    assert told["set_aside"] == letters - 2
-    assert told["published"] == rows - told["set_aside"] - 1
-    assert told["not_yet"] == told["not_compared"] == told["foreign"] == told["only_on_kafka"] == 0
+    assert result["clean"]
+    assert not faults(result)
+    assert result["rows"] == rows
+    assert result["discarded"] == result["published_again"] == 1
+    assert result["set_aside"] == letters - 2
+    assert result["published"] == rows - result["set_aside"] - 1
+    assert result["not_yet"] == result["not_compared"] == result["foreign"] == result["only_on_kafka"] == 0
 
 
 def test_clean_on_mongodb(users: Users, verify: Verify) -> None:
@@ -130,13 +130,13 @@ def test_clean_on_mongodb(users: Users, verify: Verify) -> None:
     users.caught_up()
     letters = 1 + invalid(users)
     wait_until(lambda: len(users.dead_lettered()) == letters, 60, what="the letters")
-    told = verify(users)
-    assert told["clean"]
-    assert not faults(told)
-    assert told["rows"] == len(users.in_outbox())
-    assert told["set_aside"] == letters
-    assert told["published"] == told["rows"] - letters
-    assert told["not_yet"] == told["only_on_kafka"] == told["not_compared"] == 0
+    result = verify(users)
+    assert result["clean"]
+    assert not faults(result)
+    assert result["rows"] == len(users.in_outbox())
+    assert result["set_aside"] == letters
+    assert result["published"] == result["rows"] - letters
+    assert result["not_yet"] == result["only_on_kafka"] == result["not_compared"] == 0
 
 
 def test_every_fault_is_named(shop: Shop, verify: Verify, capsys: pytest.CaptureFixture[str]) -> None:
@@ -152,14 +152,14 @@ def test_every_fault_is_named(shop: Shop, verify: Verify, capsys: pytest.Capture
     stranger = "00000000-0000-0000-0000-000000000001"
     produce(shop, found[events[5]], id=stranger, position=header(found[events[4]], "position"))
     produce(shop, found[events[4]], tailrace_replay="1")
-    told = verify(shop, code=1)
-    assert faults(told) == {"missing": 1, "duplicated": 1, "changed": 1, "out_of_order": 1}
-    assert ids(told, "missing") == [str(hole)]
-    assert ids(told, "duplicated") == [events[3]]
-    assert ids(told, "changed") == [events[1]]
-    assert ids(told, "out_of_order") == [stranger]
-    assert told["only_on_kafka"] == 3  # the old id of the hole, the purged row, the stranger
-    assert told["published_again"] == 1
+    result = verify(shop, code=1)
+    assert faults(result) == {"missing": 1, "duplicated": 1, "changed": 1, "out_of_order": 1}
+    assert ids(result, "missing") == [str(hole)]
+    assert ids(result, "duplicated") == [events[3]]
+    assert ids(result, "changed") == [events[1]]
+    assert ids(result, "out_of_order") == [stranger]
+    assert result["only_on_kafka"] == 3  # the old id of the hole, the purged row, the stranger
+    assert result["published_again"] == 1
     with pytest.raises(SystemExit) as caught:
         main(["verify", str(shop.file)])
     text = capsys.readouterr().out
@@ -181,18 +181,18 @@ def test_every_fault_is_named_on_mongodb(users: Users, verify: Verify) -> None:
     found = records(users)
     produce(users, found[events[3]])
     produce(users, found[events[3]], id="late", position=header(found[events[0]], "position"))
-    told = verify(users, code=1)
-    assert faults(told) == {"missing": 1, "duplicated": 1, "changed": 1, "out_of_order": 1}
-    assert ids(told, "missing") == ["a hole"]
-    assert ids(told, "duplicated") == [events[3]]
-    assert ids(told, "changed") == [events[1]]
-    assert ids(told, "out_of_order") == ["late"]
+    result = verify(users, code=1)
+    assert faults(result) == {"missing": 1, "duplicated": 1, "changed": 1, "out_of_order": 1}
+    assert ids(result, "missing") == ["a hole"]
+    assert ids(result, "duplicated") == [events[3]]
+    assert ids(result, "changed") == [events[1]]
+    assert ids(result, "out_of_order") == ["late"]
 
 
 def test_a_pipeline_that_does_not_run_has_not_published_yet(shop: Shop, verify: Verify) -> None:
-    told = verify(shop)
-    assert told["rows"] == told["records"] == 0
-    assert f"there is no topic {shop.topic}" in told["notes"]
+    result = verify(shop)
+    assert result["rows"] == result["records"] == 0
+    assert f"there is no topic {shop.topic}" in result["notes"]
     early = shop.insert(VALID)
     assert verify(shop)["not_yet"] == 1  # it was never started
     shop.execute("DELETE FROM outbox WHERE id = %s", early)
@@ -202,11 +202,11 @@ def test_a_pipeline_that_does_not_run_has_not_published_yet(shop: Shop, verify: 
     on_topic(shop, *events)
     assert connector.stop() == 0
     later = [shop.insert(VALID) for _ in range(2)]
-    told = verify(shop)
-    assert (told["published"], told["not_yet"]) == (3, 2)
-    assert ids(told, "not_yet") == sorted(later)
-    assert not told["passed"]
-    assert any("has not reached the point" in note for note in told["notes"])
+    result = verify(shop)
+    assert (result["published"], result["not_yet"]) == (3, 2)
+    assert ids(result, "not_yet") == sorted(later)
+    assert not result["passed"]
+    assert any("has not reached the point" in note for note in result["notes"])
     shop.start()
     on_topic(shop, *later)
     assert verify(shop)["published"] == 5
@@ -218,9 +218,9 @@ def test_a_pipeline_that_lags(shop: Shop, verify: Verify, monkeypatch: pytest.Mo
     on_topic(shop, first)
     connector.process.send_signal(signal.SIGSTOP)
     later = [shop.insert(VALID) for _ in range(3)]
-    told = verify(shop, "--wait", "1")
-    assert (told["published"], told["not_yet"]) == (1, 3)
-    assert ids(told, "not_yet") == sorted(later)
+    result = verify(shop, "--wait", "1")
+    assert (result["published"], result["not_yet"]) == (1, 3)
+    assert ids(result, "not_yet") == sorted(later)
     wait = verification._wait
 
     def go_on(*given: Any) -> KafkaStatus:
@@ -229,11 +229,11 @@ def test_a_pipeline_that_lags(shop: Shop, verify: Verify, monkeypatch: pytest.Mo
         return wait(*given)
 
     monkeypatch.setattr(verification, "_wait", go_on)
-    told = verify(shop, "--wait", "60")
-    assert (told["published"], told["not_yet"], told["passed"]) == (4, 0, True)
+    result = verify(shop, "--wait", "60")
+    assert (result["published"], result["not_yet"], result["passed"]) == (4, 0, True)
 
 
-def test_a_hole_behind_a_stopped_pipeline(shop: Shop, verify: Verify) -> None:
+def test_a_missing_record_behind_a_stopped_pipeline(shop: Shop, verify: Verify) -> None:
     connector = shop.start()
     event = shop.insert(VALID)
     on_topic(shop, event)
@@ -251,10 +251,10 @@ def test_a_hole_behind_a_stopped_pipeline(shop: Shop, verify: Verify) -> None:
     wait_until(lambda: horizon() > updated, 60, what="the slot to pass the update")
     assert connector.stop() == 0
     ahead = shop.insert(VALID)
-    told = verify(shop, code=1)
-    assert not told["passed"]
-    assert (told["missing"], told["not_yet"]) == (1, 1)
-    assert ids(told, "not_yet") == [ahead]
+    result = verify(shop, code=1)
+    assert not result["passed"]
+    assert (result["missing"], result["not_yet"]) == (1, 1)
+    assert ids(result, "not_yet") == [ahead]
 
 
 def test_a_stopped_pipeline_on_mongodb(users: Users, verify: Verify) -> None:
@@ -265,13 +265,13 @@ def test_a_stopped_pipeline_on_mongodb(users: Users, verify: Verify) -> None:
     with users.client() as client:
         client[users.database]["outbox"].update_one({"event_id": events[0]}, {"$set": {"event_id": "a hole"}})
     later = users.insert(seq=4)
-    told = verify(users, code=1)
-    assert not told["passed"]
-    assert ids(told, "missing") == ["a hole"]
-    assert ids(told, "not_yet") == [later]
+    result = verify(users, code=1)
+    assert not result["passed"]
+    assert ids(result, "missing") == ["a hole"]
+    assert ids(result, "not_yet") == [later]
 
 
-def test_what_waits_behind_a_parked_key(shop: Shop, verify: Verify) -> None:
+def test_events_behind_a_parked_key(shop: Shop, verify: Verify) -> None:
     shop.configure(on_invalid="park")
     shop.start()
     front = shop.insert(INVALID, key="k")
@@ -279,12 +279,12 @@ def test_what_waits_behind_a_parked_key(shop: Shop, verify: Verify) -> None:
     behind = [shop.insert(VALID, key="k") for _ in range(2)]
     other = shop.insert(VALID, key="other")
     on_topic(shop, other)
-    told = verify(shop)
-    assert (told["published"], told["set_aside"], told["parked"]) == (1, 1, 2)
+    result = verify(shop)
+    assert (result["published"], result["set_aside"], result["parked"]) == (1, 1, 2)
     dlq(shop, "discard", "--key", "k", "--why", "a test")
     on_topic(shop, *behind)
-    told = verify(shop)
-    assert (told["published"], told["discarded"], told["parked"]) == (3, 1, 0)
+    result = verify(shop)
+    assert (result["published"], result["discarded"], result["parked"]) == (3, 1, 0)
 
 
 def test_a_window(shop: Shop, verify: Verify) -> None:
@@ -295,13 +295,13 @@ def test_a_window(shop: Shop, verify: Verify) -> None:
     event = shop.insert(VALID)
     on_topic(shop, event)
     assert verify(shop, code=1)["missing"] == 1
-    told = verify(shop, "--from", "2d")
-    assert (told["rows"], told["published"]) == (1, 1)
-    told = verify(shop, "--to", "2d", code=1)
-    assert (told["rows"], told["missing"], told["only_on_kafka"]) == (1, 1, 0)
+    result = verify(shop, "--from", "2d")
+    assert (result["rows"], result["published"]) == (1, 1)
+    result = verify(shop, "--to", "2d", code=1)
+    assert (result["rows"], result["missing"], result["only_on_kafka"]) == (1, 1, 0)
 
 
-def test_what_the_topic_no_longer_keeps(shop: Shop, verify: Verify, make_topic: Callable[..., None]) -> None:
+def test_expired_records(shop: Shop, verify: Verify, make_topic: Callable[..., None]) -> None:
     """An emptied partition explains missing old rows of its keys, but no younger ones and no other partition."""
     make_topic(shop.topic, 2, retention_ms=str(7 * DAY_MS))
     shop.start()
@@ -321,11 +321,11 @@ def test_what_the_topic_no_longer_keeps(shop: Shop, verify: Verify, make_topic: 
     admin, all_of_it = shop.kafka.admin(), TopicPartition(shop.topic, 0, OFFSET_END)
     admin.delete_records([all_of_it])[all_of_it].result(30)
     for window in ([], ["--from", "9d"]):
-        told = verify(shop, *window, code=1)
-        assert (told["published"], told["expired"], told["missing"]) == (1, 2, 2)
-        assert ids(told, "expired") == sorted(old)
-        assert ids(told, "missing") == sorted([young, *lost])
-        assert any("retention.ms" in note for note in told["notes"])
+        result = verify(shop, *window, code=1)
+        assert (result["published"], result["expired"], result["missing"]) == (1, 2, 2)
+        assert ids(result, "expired") == sorted(old)
+        assert ids(result, "missing") == sorted([young, *lost])
+        assert any("retention.ms" in note for note in result["notes"])
     # A later record shows how far it goes; its partition shows that its key has moved.
     change("DELETE FROM outbox", *lost)
     on_topic(shop, shop.insert(VALID, key=here))
@@ -333,11 +333,11 @@ def test_what_the_topic_no_longer_keeps(shop: Shop, verify: Verify, make_topic: 
     admin.create_partitions([NewPartitions(shop.topic, 3)])[shop.topic].result(30)
     wait_until(lambda: len(admin.list_topics(timeout=10).topics[shop.topic].partitions) == 3, what="more partitions")
     for window, published in (["--to", "7d"], 0), ([], 1):
-        told = verify(shop, *window)
-        assert (told["published"], told["expired"], told["missing"]) == (published, 4, 0)
+        result = verify(shop, *window)
+        assert (result["published"], result["expired"], result["missing"]) == (published, 4, 0)
 
 
-def test_what_cannot_be(shop: Shop, verify: Verify) -> None:
+def test_wrong_arguments_and_settings(shop: Shop, verify: Verify) -> None:
     assert "--from" in verify(shop, "--from", "1h", "--to", "2h", code=2)["what"]
     assert "'soon' is not a time" in verify(shop, "--from", "soon", code=2)["what"]
     shop.settings["outbox"] = {}

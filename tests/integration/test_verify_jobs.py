@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from confluent_kafka import Message, Producer
 
-from helpers.command import Tailrace, Told
+from helpers.command import Output, Tailrace
 from helpers.shop import Shop
 from helpers.users import Users
 from tailrace.config.load import load_pipeline
@@ -53,15 +53,15 @@ def produce(shop: Shop, like: Message, **headers: str) -> None:
     """Publishes a copy of a record to the same partition; `headers` replace some of its own."""
     found: Any = like
     producer = Producer({"bootstrap.servers": shop.kafka.bootstrap})
-    told = [(name, headers.get(name, value)) for name, value in found.headers()]
-    producer.produce(shop.topic, found.value(), found.key(), found.partition(), headers=told)
+    changed = [(name, headers.get(name, value)) for name, value in found.headers()]
+    producer.produce(shop.topic, found.value(), found.key(), found.partition(), headers=changed)
     assert producer.flush(30) == 0
 
 
-def verdict(told: Told) -> Told:
+def verdict(result: Output) -> Output:
     """Without what differs between runs; examples have no order."""
-    kept = {name: each for name, each in told.items() if name not in ("seconds", "position", "examples")}
-    return {**kept, **{kind: sorted(map(str, given)) for kind, given in told["examples"].items()}}
+    kept = {name: each for name, each in result.items() if name not in ("seconds", "position", "examples")}
+    return {**kept, **{kind: sorted(map(str, given)) for kind, given in result["examples"].items()}}
 
 
 def readers_of(process: subprocess.Popen[bytes]) -> list[int]:
@@ -84,7 +84,9 @@ def is_there(pid: int) -> bool:
         return False
 
 
-def test_the_same_verdict_whatever_the_jobs(shop: Shop, tailrace: Tailrace, make_topic: Callable[..., None]) -> None:
+def test_the_result_does_not_depend_on_the_number_of_jobs(
+    shop: Shop, tailrace: Tailrace, make_topic: Callable[..., None]
+) -> None:
     make_topic(shop.topic, 3)
     shop.start()
     events = [shop.insert(VALID, key=f"k-{number % 5}") for number in range(25)]
@@ -108,7 +110,7 @@ def test_the_same_verdict_whatever_the_jobs(shop: Shop, tailrace: Tailrace, make
     assert one["only_on_kafka"] == 6  # the old ids of the holes, the purged rows, the stranger
 
 
-def test_the_same_verdict_on_mongodb(users: Users, tailrace: Tailrace) -> None:
+def test_the_same_result_on_mongodb(users: Users, tailrace: Tailrace) -> None:
     users.start()
     events = [users.insert(key="k", seq=number) for number in range(1, 6)]
     wait_until(lambda: {seen.id for seen in users.published()} >= set(events), 60, what="the records")
@@ -128,24 +130,24 @@ def test_a_reader_that_dies_is_an_error(
     shop.start()
     on_topic(shop, shop.insert(VALID))
     monkeypatch.setenv("TAILRACE_KILL", point)  # this process has looked at it long ago
-    told = tailrace("verify", shop.file, "--jobs", "3", code=3)
-    assert told["what"] == "a process that read topics has ended by signal 9"
-    assert "--jobs 1" in told["remedy"]
+    result = tailrace("verify", shop.file, "--jobs", "3", code=3)
+    assert result["what"] == "a process that read topics has ended by signal 9"
+    assert "--jobs 1" in result["remedy"]
     assert tailrace("verify", shop.file, "--jobs", "1")["clean"]
 
 
 @pytest.mark.parametrize("readers", [0, 2])
-def test_an_error_of_a_reader_is_told_as_it_is(shop: Shop, readers: int) -> None:
+def test_an_error_of_a_reader_is_reported_unchanged(shop: Shop, readers: int) -> None:
     kafka = replace(wire(load_pipeline(shop.file)).kafka, settings={"there.is.no.such": "setting"})
-    with WorkerPool(readers) as crew:
-        crew.begin(ScanSettings(kafka, RecordFormat(), "postgres", Window()))
-        crew.start([PartitionScan("orders", 0, OffsetRange(0, 5), 0)])
+    with WorkerPool(readers) as pool:
+        pool.begin(ScanSettings(kafka, RecordFormat(), "postgres", Window()))
+        pool.start([PartitionScan("orders", 0, OffsetRange(0, 5), 0)])
         with pytest.raises(ConfigError, match=r"there\.is\.no\.such") as caught:
-            crew.finish()
+            pool.finish()
     assert "kafka.settings" in caught.value.remedy
 
 
-def test_what_is_published_while_the_outbox_is_read_is_seen(
+def test_events_published_while_the_outbox_is_read_are_found(
     shop: Shop, tailrace: Tailrace, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Workers start before the outbox is read; the ends of the topics after that count."""
@@ -163,8 +165,8 @@ def test_what_is_published_while_the_outbox_is_read_is_seen(
 
     monkeypatch.setattr(Rows, "read", read_later)
     monkeypatch.setattr(verification, "_wait", never)
-    told = tailrace("verify", shop.file, "--jobs", "2")
-    assert (told["rows"], told["published"], told["records"]) == (4, 4, 4)
+    result = tailrace("verify", shop.file, "--jobs", "2")
+    assert (result["rows"], result["published"], result["records"]) == (4, 4, 4)
 
 
 def test_a_position_that_goes_back_from_one_reading_to_the_next(
@@ -182,12 +184,12 @@ def test_a_position_that_goes_back_from_one_reading_to_the_next(
         read(rows, outbox, *given)
 
     monkeypatch.setattr(Rows, "read", read_later)
-    told = tailrace("verify", shop.file, "--jobs", "3", code=1)
-    assert [each["id"] for each in told["examples"]["out_of_order"]] == ["a stranger"]
+    result = tailrace("verify", shop.file, "--jobs", "3", code=1)
+    assert [each["id"] for each in result["examples"]["out_of_order"]] == ["a stranger"]
 
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGKILL, -9)])
-def test_nothing_is_left_behind(shop: Shop, number: signal.Signals, code: int) -> None:
+def test_no_process_is_left_behind(shop: Shop, number: signal.Signals, code: int) -> None:
     shop.start()
     on_topic(shop, shop.insert(VALID))
     # An open transaction holds back the end of the topic, so workers wait for it.

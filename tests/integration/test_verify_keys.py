@@ -45,9 +45,9 @@ def test_keys_types_partitions_and_rows_of_one_id(
     shop.execute("UPDATE outbox SET id = %s WHERE id = ANY(%s::uuid[])", events[2], events[3:5])
     like = records(shop)[events[-1]]
     stranger = "00000000-0000-0000-0000-000000000001"
-    told = [(name, stranger if name == "id" else value) for name, value in like.headers()]
+    changed = [(name, stranger if name == "id" else value) for name, value in like.headers()]
     producer = Producer({"bootstrap.servers": shop.kafka.bootstrap})
-    producer.produce(shop.topic, like.value(), like.key(), (like.partition() + 1) % 3, headers=told)
+    producer.produce(shop.topic, like.value(), like.key(), (like.partition() + 1) % 3, headers=changed)
     assert producer.flush(30) == 0
     for jobs in ("1", "2"):
         found = tailrace("verify", str(shop.file), "--jobs", jobs, code=1)
@@ -61,7 +61,7 @@ def test_keys_types_partitions_and_rows_of_one_id(
         }  # fmt: skip
 
 
-def test_more_partitions_since_are_no_wrong_ones(
+def test_added_partitions_do_not_make_records_misplaced(
     shop: Shop, tailrace: Tailrace, make_topic: Callable[..., None]
 ) -> None:
     make_topic(shop.topic, 1)

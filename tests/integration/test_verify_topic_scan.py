@@ -15,7 +15,7 @@ from tailrace.verify.backend import Window
 from tailrace.verify.topic_scan import PartitionScan, Scan
 
 
-def test_a_hanging_transaction_is_told_though_others_write(kafka: KafkaBroker) -> None:
+def test_a_hanging_transaction_is_reported_while_others_write(kafka: KafkaBroker) -> None:
     topic = f"hanging-{uuid.uuid4().hex[:8]}"
     kafka.create_topic(topic, 2)
     hanging = Producer({"bootstrap.servers": kafka.bootstrap, "transactional.id": topic})

@@ -1,6 +1,6 @@
 """The manifest of an archive: one numbered entry per file, written once and never changed. Pure.
 
-Each entry is an object of its own, and a number can be taken only once: the second of two writers fails and adds
+Each entry is a separate object, and a number can be taken only once: the second of two writers fails and adds
 nothing. A file without an entry is not part of the archive.
 """
 

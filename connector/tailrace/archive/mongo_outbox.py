@@ -48,7 +48,7 @@ class MongoArchiveOutbox:
                 "the outbox has no field with the time of a document, so old documents cannot be found",
                 remedy="Name the field in outbox.columns.timestamp.",
             )
-        # A name of its own, so that it is not taken for the connector.
+        # Another name, so that it is not counted as a connector.
         self._options = replace(options, app_name=f"{options.app_name} (archive)", create=False, adopt=False)
         self._timestamp = options.timestamp
         self._client = connect(options.uri, app_name=self._options.app_name, timeout=options.link_timeout)
@@ -206,7 +206,7 @@ class MongoArchiveOutbox:
             yield from concatenated(batch)
 
     def _collection(self, name: str, *, in_transaction: bool = True) -> Any:  # noqa: ANN401 - of documents
-        """Reads from the primary, whatever the URI prefers. Inside a transaction, its own read concern applies."""
+        """Reads from the primary in any case. Inside a transaction, its own read concern applies."""
         concern = None if in_transaction else ReadConcern("majority")
         database = self._client.get_database(
             self._options.database, codec_options=CODEC, read_preference=ReadPreference.PRIMARY, read_concern=concern

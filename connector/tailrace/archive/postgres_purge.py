@@ -115,14 +115,14 @@ class PostgresPurge:
     def _attempt(self, page: _Page, part: list[int], passed: Snapshot) -> tuple[PurgeResult, list[int]]:
         """Runs one transaction. Returns its result and the rows to try again."""
         unnested, same, arrays = self._keyed(page, part)
-        # Each statement must see the current rows, whatever the server's default isolation is.
+        # Each statement must see the current rows, with any default isolation of the server.
         self._link.query("BEGIN ISOLATION LEVEL READ COMMITTED")
         found = self._link.query(
             f"DELETE FROM {quote_table(self._table)} AS o USING {unnested} WHERE {same} RETURNING {self._shown}",  # noqa: S608 - quoted
             arrays,
             timeout=STATEMENT_TIMEOUT,
         )
-        # From here on nobody can add a column. One that was added before and filled is in no file.
+        # From here on no column can be added. One that was added before and filled is in no file.
         if describe_table(self._link, self._table)[0] != self._columns:
             self._link.query("ROLLBACK")
             raise has_changed(self._table)

@@ -86,7 +86,7 @@ class ArchiveRepository:
         try:
             self.store.create(entry.file, written.path)
         except AlreadyExistsError:
-            pass  # a response was lost and the store retried: nobody else has this name, and it is read back now
+            pass  # a response was lost and the store retried: no other archiver has this name, and it is read back now
         self._require_exclusive(entry.file)
         failpoints.reached(failpoints.ARCHIVE_WRITTEN)
         with self.reader(entry) as reader:

@@ -86,7 +86,7 @@ class ArchiveRun:
         self._start = start
         self._before_ms = before_ms
         self._keep = keep
-        self._tell = on_progress
+        self._on_progress = on_progress
         self._known = DiskSet(no_room)
         self.report = ArchiveReport(orphans=list(repository.orphans))
 
@@ -163,12 +163,12 @@ class ArchiveRun:
         report.first_ms = at_ms if report.first_ms is None else min(report.first_ms, at_ms)
         report.last_ms = at_ms if report.last_ms is None else max(report.last_ms, at_ms)
         if not report.rows % PAGE_ROWS:
-            self._tell(report)
+            self._on_progress(report)
 
     def _finish(self, writer: FileWriter) -> None:
         entry = self._repository.add(writer.finish(), self._outbox.shape, self._outbox.order_by)
         self.report.files.append(entry)
-        self._tell(self.report)
+        self._on_progress(self.report)
         if self._keep:
             return
         # Delete what the stored file has, not what was read from the outbox.
@@ -189,7 +189,7 @@ class ArchiveRun:
         self.report.changed += done.changed
         self.report.later += done.later
         self.report.refused += done.refused
-        self._tell(self.report)
+        self._on_progress(self.report)
         return done.deleted
 
     def _purge(self, columns: Columns, rows: Sequence[ArchivedRow], start: Position) -> PurgeResult:

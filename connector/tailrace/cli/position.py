@@ -75,9 +75,9 @@ def show(
     offsets = position_history.offsets_at(entries, near) if near else {}
     if as_json:
         emit_json({
-            "pipeline": wiring.settings.pipeline, **_told(position), "stored": to_stored(position),
-            "oldest": _told(oldest) if oldest else None,
-            "offsets": offsets, "offsets_at": None if near is None else _told(near.position),
+            "pipeline": wiring.settings.pipeline, **_as_json(position), "stored": to_stored(position),
+            "oldest": _as_json(oldest) if oldest else None,
+            "offsets": offsets, "offsets_at": None if near is None else _as_json(near.position),
             "trouble": None if trouble is None else {"error": trouble.code, "what": trouble.what},
         })  # fmt: skip
         return
@@ -126,7 +126,7 @@ def history(
     entries = entries[-limit:]
     if as_json:
         for entry in entries:
-            emit_json({"noted_ms": entry.sampled_ms, **_told(entry.position), "offsets": entry.offsets,
+            emit_json({"noted_ms": entry.sampled_ms, **_as_json(entry.position), "offsets": entry.offsets,
                        "stored": to_stored(entry.position)})  # fmt: skip
         return
     table(
@@ -186,7 +186,7 @@ def reset_(
     finally:
         log.close()
     if as_json:
-        emit_json({"replay": done.id, "before": _told(done.before), "position": _told(done.to)})
+        emit_json({"replay": done.id, "before": _as_json(done.before), "position": _as_json(done.to)})
         return
     say(f"rewound from {describe_position(done.before)}")
     say(f"          to {describe_position(done.to)}")
@@ -223,7 +223,7 @@ def _nearest(entries: list[PositionEntry], position: Position) -> PositionEntry 
     return next((entry for entry in reversed(same) if entry.position.progress <= position.progress), None)
 
 
-def _told(position: Position) -> dict[str, Any]:
+def _as_json(position: Position) -> dict[str, Any]:
     return {"position": str(position), "at_ms": position.at_ms}
 
 

@@ -40,7 +40,7 @@ class MongoBackend:
 
     def __init__(self, options: MongoOptions) -> None:
         self._options = options
-        # A name of its own, so that it is not taken for the connector.
+        # Another name, so that it is not counted as a connector.
         self._client = connect(options.uri, app_name=f"{options.app_name} (recover)", timeout=options.link_timeout)
         self._facts = identify(self._client)
         self._unread = ""

@@ -1,4 +1,4 @@
-"""Plans a recovery: what is wrong, what is known, and how large the gap is. Changes nothing and fences nobody.
+"""Plans a recovery: what is wrong, what is known, and how large the gap is. Changes nothing and fences no instance.
 
 The whole outbox is read once, and what Kafka holds of it. The same decisions are made again, row by row, when the plan
 is applied, so that rows written meanwhile are included.

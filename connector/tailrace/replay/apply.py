@@ -86,8 +86,9 @@ class ReplayRun:
         self._is_over = False
 
     def stored(self) -> Position | None:
-        """Returns the stored position of the plan; None if it was never started or cannot be read yet. Fences
-        nobody.
+        """Returns the stored position of the plan; None if it was never started or cannot be read yet.
+
+        Does not fence a running replay.
         """
         offsets.ensure(self.options, self._wiring.admin())
         key = self.options.pipeline.encode()
@@ -98,7 +99,7 @@ class ReplayRun:
         return None if value is None else offsets.parse(self.options, value)
 
     def run(self, on_progress: Callable[[Progress], None]) -> Progress:
-        """Runs the plan. `tell` is called regularly in this thread; an exception from it, such as Ctrl-C, ends
+        """Runs the plan. `on_progress` is called regularly in this thread; an exception from it, such as Ctrl-C, ends
         the run.
         """
         plan, wiring = self._plan, self._wiring
@@ -269,7 +270,7 @@ def is_done(plan: ReplayPlan, stored: Position | None) -> bool:
 def replayed(processor: EventProcessor, replay_id: str, *, suffix: str = "") -> EventProcessor:
     """Returns the processor for a replay. It parks nothing: what cannot be published becomes a dead letter."""
 
-    # The name of a shadow topic may also follow from the pipeline's own template: a header tells them apart.
+    # The name of a shadow topic may also follow from the pipeline's own template; a header distinguishes them.
     added: Headers = [(HEADER, replay_id), *([(SHADOW, suffix)] if suffix else [])]
 
     def marked(made: Record, _: object) -> Record:

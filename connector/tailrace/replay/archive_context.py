@@ -23,10 +23,11 @@ from tailrace.archive.writer import ArchiveReport, ArchiveRun, Original
 from tailrace.errors import ConfigError, TailraceError
 from tailrace.event import Row
 from tailrace.outbox.layouts import Layout
+from tailrace.positions.archive import NO_POSITION
 from tailrace.positions.base import Position, from_stored, is_same_outbox
 from tailrace.positions.mongo import TokenPosition
 from tailrace.positions.postgres import LsnPosition
-from tailrace.replay.original_records import FORGOTTEN, OriginalRecords
+from tailrace.replay.original_records import OriginalRecords
 from tailrace.replay.source_log import topics_of
 from tailrace.replay.table_points import (
     before_first_start,
@@ -130,7 +131,7 @@ def _original(originals: OriginalRecords, layout: Layout, fill: Callable[[], Non
             fill()
             filled = True
         found = named(row)
-        return ("", 0) if found.position.startswith(f"{FORGOTTEN}:") else (found.position, found.committed_ms)
+        return ("", 0) if found.position.startswith(f"{NO_POSITION}:") else (found.position, found.committed_ms)
 
     return original
 

@@ -100,7 +100,7 @@ def estimate_events(
     on_event: Callable[[OutboxEvent], None],
     on_progress: Callable[[SelectedSource, int], None],
 ) -> Estimate:
-    """Reads the whole source and publishes nothing. `met` is called with each event, `tell` with the progress."""
+    """Reads the whole source and publishes nothing. `on_event` is called with each event."""
     estimate = Estimate()
     begun = time.monotonic()
     try:

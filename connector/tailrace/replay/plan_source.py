@@ -55,7 +55,7 @@ def _source(wiring: Wiring, id_: str, origin: Origin, selection: Selection, wake
     if isinstance(database, MongoOptions):
         from tailrace.sources.mongo.source import MongoSource  # optional driver
 
-        # A name of its own, so that it is not taken for the connector. A start position with a collection read makes it
+        # Another name, so that it is not counted as a connector. A start position with a collection read makes it
         # read the collections first; the end position stops it there.
         named = replace(database, app_name=f"{database.app_name} (replay)", create=False, adopt=False, untimed_ms=0)
         return MongoSource(named, wakeup=wakeup)

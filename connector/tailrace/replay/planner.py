@@ -32,7 +32,7 @@ from tailrace.worker.wiring import Wiring
 
 @dataclass(frozen=True, slots=True)
 class ReplayRequest:
-    """What the user asks for. `since` may be empty if ids are given."""
+    """The arguments of the user. `since` may be empty if ids are given."""
 
     since: str
     until: str
@@ -46,7 +46,7 @@ class ReplayRequest:
 def make_plan(
     wiring: Wiring, settings: str, request: ReplayRequest, *, on_progress: Callable[[SelectedSource, int], None]
 ) -> ReplayPlan:
-    """Makes the plan. `tell` is called with the progress; `settings` is the path of the settings file in the plan."""
+    """Makes the plan. `settings` is the path of the settings file in the plan."""
     stored = stored_position(wiring)
     since, until = _points(request)
     if request.target != "shadow":

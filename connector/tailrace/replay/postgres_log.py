@@ -43,7 +43,7 @@ class PostgresLog:
         free = None if slot is None else replace(slot, active_pid=None)
         check_resume(stored, self._log, free, server_lsn=server.lsn, adopt=False)
         if slot is not None and slot.active_pid is None:
-            require_same_log(options, stored)  # whoever reads it now has checked that
+            require_same_log(options, stored)  # the process that reads it now has checked that
         self._stored = stored
         self._floor = slot.confirmed_lsn if slot else stored.lsn
         self._end = server.lsn

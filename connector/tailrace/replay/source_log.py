@@ -26,7 +26,7 @@ class SourceLog(Protocol):
 
     @property
     def oldest(self) -> Position | None:
-        """The earliest position that can be read again; None if the server does not tell."""
+        """The earliest position that can be read again; None if the server does not report it."""
 
     def at(self, point: Point) -> Position:
         """Returns the last position with everything since `point` behind it; raises OutOfReach if the log is gone.

@@ -173,7 +173,7 @@ def passed_rows(
             remedy="Run `tailrace recover plan FILE` first.",
         )
     require_complete(stored.recovery)
-    # Whoever reads the slot now has checked that the log is the same.
+    # A process that reads the slot now has checked that the log is the same.
     known_log = read is not None or stored.last is None or require_same_log(options, stored)
     if _reaches(stored, end, again):
         return PublishedRows(_below(now), is_all=True)

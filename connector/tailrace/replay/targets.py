@@ -1,6 +1,6 @@
 """Checks whether a replay may publish to its topics, when a plan is made and again when it is applied.
 
-In between, a topic may become compacted, a key may be parked, or somebody may write to the shadow topic.
+In between, a topic may become compacted, a key may be parked, or another program may write to the shadow topic.
 """
 
 from __future__ import annotations

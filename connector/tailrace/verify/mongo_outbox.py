@@ -35,7 +35,7 @@ class MongoOutboxReader:
     def __init__(self, options: MongoOptions, window: Window) -> None:
         self._options = options
         self._window = window
-        # A name of its own, so that it is not taken for the connector.
+        # Another name, so that it is not counted as a connector.
         self._client = connect(options.uri, app_name=f"{options.app_name} (verify)", timeout=options.link_timeout)
         self._documents = DocumentConverter.of(options)
         self._end = ClusterTime(0, 0)

@@ -66,7 +66,7 @@ class WorkerPool:
         if not self._members:
             self._here = TopicReader(settings, self._files[0])
         for member in self._members:
-            member.tell(settings)
+            member.send(settings)
 
     def start(self, parts: Sequence[PartitionScan]) -> None:
         """Starts reading. Only one reading at a time."""
@@ -120,7 +120,7 @@ class WorkerPool:
             member.end()
         self._closing.close()
 
-    def _all(self, question: str, *given: Any) -> list[Any]:  # noqa: ANN401 - whatever the method takes
+    def _all(self, question: str, *given: Any) -> list[Any]:  # noqa: ANN401 - the arguments of any method
         for member in self._members:
             member.ask(question, *given)
         return [member.answer() for member in self._members]
@@ -142,7 +142,7 @@ class _Worker:
         shared = [file.fileno() for file in files]
         self._process = subprocess.Popen(
             [sys.executable, "-P", "-m", "tailrace.verify.workers", str(theirs.fileno()), str(own.fileno())],
-            stdin=subprocess.PIPE,  # never written to: its end tells the worker that this process has ended
+            stdin=subprocess.PIPE,  # never written to: when it is closed, the worker knows that this process has ended
             stdout=subprocess.DEVNULL,
             pass_fds=[theirs.fileno(), *shared],
             process_group=0,  # Ctrl-C is handled by this process, which ends the workers
@@ -150,16 +150,16 @@ class _Worker:
         )
         theirs.close()
 
-    def ask(self, what: str, *given: Any) -> None:  # noqa: ANN401 - whatever the method takes
-        self.tell((what, given))
+    def ask(self, what: str, *given: Any) -> None:  # noqa: ANN401 - the arguments of any method
+        self.send((what, given))
 
-    def tell(self, given: object) -> None:
+    def send(self, given: object) -> None:
         try:
             self._link.send(given)
         except OSError:
             raise self._lost() from None
 
-    def answer(self) -> Any:  # noqa: ANN401 - whatever the method gives
+    def answer(self) -> Any:  # noqa: ANN401 - the result of any method
         try:
             done, found = self._link.recv()
         except (EOFError, OSError):
@@ -211,7 +211,7 @@ def _serve(link: Connection, reader: TopicReader) -> None:
         answer: Any = compare_share(*given) if what == "compare" else getattr(reader, what)(*given)
     except TailraceError as error:
         link.send((False, error))
-    except Exception:  # noqa: BLE001 - a bug is told where it can be seen
+    except Exception:  # noqa: BLE001 - a bug is reported by the main process
         link.send((False, traceback.format_exc()))
     else:
         failpoints.reached(f"verify-{what}")

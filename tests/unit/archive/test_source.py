@@ -23,7 +23,9 @@ SIZES = (3, 2, 4)
 NAMES = [f"{file}.{row}" for file, size in enumerate(SIZES, 1) for row in range(1, size + 1)]
 
 
-def shelf_in(folder: Path, table: str = "public.outbox", parts: tuple[tuple[str, str], ...] = ()) -> ArchiveRepository:
+def repository_in(
+    folder: Path, table: str = "public.outbox", parts: tuple[tuple[str, str], ...] = ()
+) -> ArchiveRepository:
     (folder / "cold").mkdir(exist_ok=True)
     return ArchiveRepository(ObjectStore(f"file://{folder}/cold", {}, "orders"), "orders", table, parts)
 
@@ -38,7 +40,7 @@ def add(repository: ArchiveRepository, folder: Path, names: list[str], at_ms: in
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    repository = shelf_in(tmp_path)
+    repository = repository_in(tmp_path)
     for number, size in enumerate(SIZES, 1):
         add(repository, tmp_path, [f"{number}.{row + 1}" for row in range(size)], number * 1000)
     return tmp_path
@@ -56,7 +58,7 @@ def opened(
         return Row(columns, kept.values, position, kept.committed_ms)
 
     end = ArchivePosition("orders public.outbox", last, SIZES[last - 1])
-    source = ArchiveSource(lambda: shelf_in(folder, parts=parts), row, end=end, within=within)
+    source = ArchiveSource(lambda: repository_in(folder, parts=parts), row, end=end, within=within)
     source.open(stored, lambda _: None)
     return source
 
@@ -130,7 +132,7 @@ def test_an_archive_of_another_outbox_is_refused(folder: Path) -> None:
     with pytest.raises(WrongLog, match="other"):
         opened(folder, ArchivePosition("other public.outbox"))
     with pytest.raises(ConfigError, match=r"reads public\.other"):
-        shelf_in(folder, "public.other")
+        repository_in(folder, "public.other")
 
 
 def test_positions_of_an_archive_cover_rows() -> None:
@@ -141,7 +143,7 @@ def test_positions_of_an_archive_cover_rows() -> None:
 
 
 def test_known_and_unknown_original_positions(folder: Path) -> None:
-    add(shelf_in(folder), folder, ["known"], 9000, position="0/1A:2")
+    add(repository_in(folder), folder, ["known"], 9000, position="0/1A:2")
     # It is behind the end of a plan that was made before.
     assert read(opened(folder, ArchivePosition("orders public.outbox", 3, 4)))[0] == []
     source = opened(folder, START)
@@ -150,11 +152,11 @@ def test_known_and_unknown_original_positions(folder: Path) -> None:
 
 
 def test_the_second_of_two_archivers_lists_nothing(folder: Path) -> None:
-    first, second = shelf_in(folder), shelf_in(folder)
+    first, second = repository_in(folder), repository_in(folder)
     add(first, folder, ["a"], 1)
     with pytest.raises(ArchiveBusy):
         add(second, folder, ["a"], 1)
-    found = shelf_in(folder)
+    found = repository_in(folder)
     assert [entry.rows for entry in found.entries] == [*SIZES, 1]
     assert found.orphans == []
     assert [flaw for _, flaw in found.flaws()] == ["", "", "", ""]

@@ -31,7 +31,7 @@ def record(event: str, *, topic: int = 0, partition: int = 0, key: int = 1, valu
     return event, topic, partition, 0, key, value
 
 
-def judged(shadow: list[Any], real: list[Any], letters: list[Any], **more: bool) -> Counter[str]:
+def differences(shadow: list[Any], real: list[Any], letters: list[Any], **more: bool) -> Counter[str]:
     found = Differences()
     compare_records(shadow, real, letters, found, **more)
     assert found.total == found.counts.total() - found.counts["same"] - found.counts["not_published_either_time"]
@@ -45,23 +45,23 @@ def test_every_difference_has_its_name() -> None:
         record("a"), record("b", value=2), record("c", key=2), record("d", partition=1),
         record("e", topic=1, partition=1), record("new"),
     ]  # fmt: skip
-    assert judged(shadow, real, [record("f")]) == {
+    assert differences(shadow, real, [record("f")]) == {
         "same": 1, "value_changed": 1, "key_changed": 1, "partition_changed": 1, "topic_changed": 1,
         "only_in_shadow": 1, "set_aside": 1, "only_in_original": 1,
     }  # fmt: skip
 
 
 def test_a_dead_letter_that_was_never_published_is_counted_and_no_difference() -> None:
-    counts = judged([record("a")], [record("a")], [record("b"), record("c")])
+    counts = differences([record("a")], [record("a")], [record("b"), record("c")])
     assert counts == {"same": 1, "not_published_either_time": 2}
 
 
 def test_of_several_records_that_of_the_same_topic_counts() -> None:
-    assert judged([record("a", topic=1)], [record("a", topic=1), record("a", topic=0)], []) == {"same": 1}
+    assert differences([record("a", topic=1)], [record("a", topic=1), record("a", topic=0)], []) == {"same": 1}
 
 
 def test_events_that_are_not_in_the_table_are_no_difference() -> None:
-    assert judged([record("a")], [record("a"), record("purged")], [], is_whole=False) == {"same": 1}
+    assert differences([record("a")], [record("a"), record("purged")], [], is_whole=False) == {"same": 1}
 
 
 def test_which_original_records_a_plan_covers() -> None:
@@ -80,7 +80,7 @@ def test_which_original_records_a_plan_covers() -> None:
     assert is_original({**values, "position": "table:5"}, None, "t", replace(PLAN, origin="table"))
 
 
-def test_the_processor_of_a_replay_marks_records_and_letters() -> None:
+def test_the_processor_of_a_replay_marks_records_and_dead_letters() -> None:
     class Layout:
         def read(self, row: Row) -> OutboxEvent:
             raise NotImplementedError
@@ -103,8 +103,8 @@ def test_the_processor_of_a_replay_marks_records_and_letters() -> None:
     assert record == Record("t.shadow", b"v", b"k", [("position", "0/20:1"), *marks], 5)
     letter = made.make_dead_letter(Row((), (), "0/20:1", 5), event, "t", Rejected(Reason.POISON_MESSAGE, ""))
     assert (letter.topic, letter.headers[-2:]) == ("dead.shadow", marks)
-    beside = replayed(processor, "k7xq2m").make_record(event, Route("t"), (None, None))  # type: ignore[arg-type]
-    assert (beside.topic, beside.headers[1:]) == ("t", marks[:1])
+    same = replayed(processor, "k7xq2m").make_record(event, Route("t"), (None, None))  # type: ignore[arg-type]
+    assert (same.topic, same.headers[1:]) == ("t", marks[:1])
     assert made.route(event) == Route("t")
     assert not made.park_on
 

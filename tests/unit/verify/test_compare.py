@@ -90,7 +90,7 @@ def test_a_dead_letter_of_a_replay_is_no_duplicate() -> None:
     assert not found.defects
 
 
-def test_a_letter_that_was_redriven_is_published_once() -> None:
+def test_a_redriven_dead_letter_is_published_once() -> None:
     found = compared([row("a")], [record("a", flags=AGAIN)], [record("a", flags=REDRIVEN)])
     assert found.statuses == {"published": 1}
     assert found.again == 1
@@ -107,7 +107,7 @@ def test_replayed_and_redriven_records_are_no_duplicates() -> None:
     assert compared([row("a")], [*records, record("a", offset=9)]).examples["duplicated"][0].offset == 9
 
 
-def test_the_redrive_of_a_letter_is_the_only_publication_without_a_replays_header() -> None:
+def test_the_redrive_of_a_dead_letter_is_the_only_publication_without_a_replay_header() -> None:
     redriven, replayed = record("a", flags=AGAIN, offset=8), record("a", flags=AGAIN | SECOND, offset=9)
     letter = record("a", flags=REDRIVEN)
     assert not compared([row("a")], [redriven, replayed, replayed], [letter]).defects
@@ -199,7 +199,7 @@ def test_rows_from_before_the_first_start() -> None:
         found = compared(rows, [record("c")], ahead=[("d",)], context=context)
         statuses = {"before_start": 1, "published": 1, "not_yet": 1 if passed else 2}
         assert +found.statuses == statuses | ({"missing": 1} if passed else {})
-        assert found.absent == 2, "for what was there before nobody need wait"
+        assert found.absent == 2, "rows from before the start are not awaited"
 
 
 def test_a_row_without_a_time_is_not_expired() -> None:

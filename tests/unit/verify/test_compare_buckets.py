@@ -62,8 +62,8 @@ def test_the_bulk_comparison_agrees_with_the_comparison_of_events(
             3,
             offset,
         )
-    beside = [(event, *taken, flags, 4, number) for number, (event, taken, flags) in enumerate(letters)]
-    others = beside, [(event,) for event in waiting], [(event,) for event in ahead]
+    dead_letters = [(event, *taken, flags, 4, number) for number, (event, taken, flags) in enumerate(letters)]
+    others = dead_letters, [(event,) for event in waiting], [(event,) for event in ahead]
     found, expected = Findings(), Findings()
     compare_bucket(written, published, others, context, found)
     compare_events(

@@ -80,7 +80,7 @@ def test_avro_is_encoded_again() -> None:
     assert taken.of_letter("original", b'{"n": 1}').frame == UNKNOWN
 
 
-def test_letters() -> None:
+def test_fingerprints_of_dead_letters() -> None:
     taken = fingerprinter(RecordFormat())
     assert taken.of_letter("original", b"{}") == of_payload(b"{}")
     assert taken.of_letter("null", b"anything") == of_payload(None) != of_payload(b"")

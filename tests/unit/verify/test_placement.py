@@ -98,7 +98,7 @@ def test_known_keys_are_bounded() -> None:
     assert len(known.found) <= REMEMBERED + 1
 
 
-def test_a_record_is_wrong_if_no_partition_count_explains_its_place() -> None:
+def test_a_record_is_misplaced_if_no_partition_count_explains_its_partition() -> None:
     # 5 % 3 == 2, 5 % 2 == 1, 5 % 1 == 0: it went to partition 0 only while there was one.
     firsts = {("t", 0): (1, 0), ("t", 1): (10, 0)}
     assert not PartitionCheck(firsts).is_wrong(INFO, 5, (5, 0)), "there may have been one partition"

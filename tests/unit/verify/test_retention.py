@@ -80,12 +80,12 @@ def test_a_topic_with_added_partitions() -> None:
     new = keys_on(3, 4)[0]
     for kept in (by_age, by_size):
         kept.note(0, 700, keys_on(0, 4))
-        assert kept.horizon(by_key=True).since == (700, 500, 0, 0), "each key lies where it goes today"
+        assert kept.horizon(by_key=True).since == (700, 500, 0, 0), "each key is where it goes today"
         assert not kept.horizon(by_key=True).is_beyond(new, 499)
         kept.note(1, 500, keys_on(1, 2))  # some of which go elsewhere now
     assert by_age.horizon(by_key=True) == Horizon((700,), by_key=False)
     assert by_size.horizon(by_key=True) == Horizon((0,), by_key=False)
-    assert by_size.horizon(by_key=False).since == (700, 500, 0, 0), "where keys never told, they tell nothing now"
+    assert by_size.horizon(by_key=False).since == (700, 500, 0, 0), "without keys the partition count shows nothing"
 
 
 def test_a_topic_that_does_not_keep_every_event() -> None:
