@@ -96,7 +96,7 @@ def result(found: Verification) -> dict[str, Any]:
         "only_on_kafka": counts.only_on_kafka,
         "not_compared": counts.not_compared,
         "foreign": found.foreign,
-        "parked_without_letter": found.unlettered_keys,
+        "parked_without_letter": found.keys_without_dead_letter,
         "position": str(found.position) if found.position else None,
         "passed": found.passed,
         "notes": found.notes,
@@ -122,7 +122,7 @@ def _print(pipeline: str, found: Verification, seconds: float) -> None:
             "only on Kafka: purged since, or from another pipeline": counts.only_on_kafka,
             "payload not compared": counts.not_compared,
             "from other pipelines, or without an event id": found.foreign,
-            "PARKED KEYS WITHOUT A DEAD LETTER": found.unlettered_keys,
+            "PARKED KEYS WITHOUT A DEAD LETTER": found.keys_without_dead_letter,
         }
     )
     for kind in SHOWN:

@@ -83,8 +83,8 @@ class RecoveryRun:
         # Before fencing, so that another recovery that has started meanwhile is not disturbed.
         self._require_unmoved(read_kafka_status(kafka).position)
         if self._ownership is not None:
-            # Without a stored position nobody can run the pipeline. Taking ownership would look like a prior run: if
-            # this process were killed now, a start would find it and begin as a first start.
+            # Without a stored position no instance can run the pipeline. Taking ownership would look like a prior run:
+            # if this process were killed now, a start would find it and begin as a first start.
             if self._plan.case.stored is not None and not self._ownership.taken:
                 self._ownership.take()
             announce(kafka, "RECOVERING")
@@ -175,7 +175,7 @@ class RecoveryRun:
         )
 
     def _begin(self, stored: Position | None) -> None:
-        """Checks that nothing has changed since the plan, and reads Kafka again, when nobody else can publish."""
+        """Checks that nothing has changed since the plan, and reads Kafka again, when no other instance can publish."""
         self._require_unmoved(stored)
         if self._planner.index is not None:
             self._planner.index.read()

@@ -246,8 +246,8 @@ class RecoveryPlanner:
         if self.index is not None and self.index.compacted:
             kept = ", ".join(sorted(self.index.compacted))
             notes.append(f"{kept}: compacted, so an event that is not there may have been published nevertheless")
-        if self.index is not None and self.index.unlettered_keys:
-            notes.append(self.index.unlettered_keys)
+        if self.index is not None and self.index.keys_without_dead_letter:
+            notes.append(self.index.keys_without_dead_letter)
         lost_notes = self.backend.lost_notes(case.lost)
         if case.mark.went_back and not lost_notes:
             lost_notes = [f"the server's log is not the one that was read: {backends.STAYS}"]

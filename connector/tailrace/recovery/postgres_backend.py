@@ -72,7 +72,7 @@ class PostgresBackend:
             return True
         log, server = stored.log, self._server
         if server.timeline < log.timeline:
-            return True  # a primary from before a failover that still responds: its later rows belong to nobody
+            return True  # a primary from before a failover that still responds: its later rows belong to no pipeline
         here = server.system_id, server.database, self._options.table, self._options.slot
         return (log.system_id, log.database, log.table, log.slot) != here
 

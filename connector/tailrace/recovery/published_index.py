@@ -28,7 +28,7 @@ from tailrace.verify.backend import Window
 from tailrace.verify.findings import UNKNOWN
 from tailrace.verify.fingerprints import UNCOMPARED, Fingerprint, Fingerprinter
 from tailrace.verify.kafka_records import KafkaRecords
-from tailrace.verify.verification import topics_of, unlettered_keys_note
+from tailrace.verify.verification import keys_without_dead_letter_note, topics_of
 from tailrace.worker.pipeline_topics import KnownPipelines
 from tailrace.worker.schemas import wire_format
 from tailrace.worker.wiring import Wiring
@@ -76,7 +76,7 @@ class PublishedIndex:
         self._compares_keys = wire_format(wiring.settings).key == "bytes"
         self._ids = IdIndex(owner_rules)
         self._from_ms = evidence.from_ms
-        self._letters_since = 0.0
+        self._dead_letters_since = 0.0
         self._side = self._begin(evidence.offsets)
 
     @property
@@ -95,14 +95,14 @@ class PublishedIndex:
     def read(self) -> None:
         side = self._side
         side.read_all(lambda: topics_of(self._wiring, side, self._known_topics), to_the_end=True)
-        self._letters_since = self._letters_kept()
+        self._dead_letters_since = self._dead_letters_kept_since()
         if self._written - side.existing(lambda topic: topic in self._written).keys():
             self._gone_until = inf
 
     @property
-    def unlettered_keys(self) -> str:
+    def keys_without_dead_letter(self) -> str:
         """A note about parked keys without a dead letter; empty if there are none."""
-        return unlettered_keys_note(self._side)
+        return keys_without_dead_letter_note(self._side)
 
     def covers(self, created_ms: int | None) -> bool:
         """Returns whether the event of a row created at that time would have been read if it were on Kafka."""
@@ -142,7 +142,7 @@ class PublishedIndex:
 
         All topics count: rules change, so a row may have gone to another topic than today.
         """
-        since = max(self._letters_since, self._gone_until, *self._side.kept_since.values())
+        since = max(self._dead_letters_since, self._gone_until, *self._side.kept_since.values())
         # The earlier rules are not known. Events committed since the first record under today's rules went to these
         # topics.
         return max(since, self._ids.first_ms) if self._forgot_topics else since
@@ -184,7 +184,7 @@ class PublishedIndex:
             side.begin_at(topic, starts)
         return side
 
-    def _letters_kept(self) -> float:
+    def _dead_letters_kept_since(self) -> float:
         """Returns since when dead letters are kept; retention counts from when they were written."""
         topic, admin = self._wiring.kafka.dead_letter_topic, self._wiring.admin()
         partitions = self._side.existing(lambda name: name == topic).get(topic, 0)

@@ -24,7 +24,7 @@ from tailrace.state.rewind_marker import HEADER
 from tailrace.verify.spill import SpillFile
 from tailrace.worker.wiring import Wiring
 
-SHADOW, REAL, LETTERS = range(3)
+SHADOW, REAL, DEAD_LETTERS = range(3)
 EXAMPLES = 20
 SAME = "same"
 SET_ASIDE = "set_aside"
@@ -129,8 +129,8 @@ def compare(wiring: Wiring, plan: ReplayPlan) -> Differences:
             if topic + plan.suffix in there:
                 _spill_topic(spill, SHADOW, kafka, topic + plan.suffix, number, plan)
         if kafka.dead_letter_topic + plan.suffix in there:
-            _spill_topic(spill, LETTERS, kafka, kafka.dead_letter_topic + plan.suffix, -1, plan)
-        for shadow, firsts, letters in spill.buckets(SHADOW, REAL, LETTERS):
+            _spill_topic(spill, DEAD_LETTERS, kafka, kafka.dead_letter_topic + plan.suffix, -1, plan)
+        for shadow, firsts, letters in spill.buckets(SHADOW, REAL, DEAD_LETTERS):
             # A table may have lost rows or changed their time, so missing copies prove nothing.
             compare_records(shadow, firsts, letters, found, is_whole=plan.origin == "log")
     return found

@@ -26,9 +26,9 @@ from tailrace.verify.findings import (
     REDRIVEN,
     SECOND,
     UNKNOWN,
+    DeadLetterFact,
     Example,
     Findings,
-    LetterFact,
     Named,
     Published,
     RecordDefect,
@@ -54,11 +54,11 @@ _CERTAINTY = {
 def compare_bucket(
     written: list[Any],
     published: list[Any],
-    others: tuple[list[LetterFact], list[Named], list[Named]],
+    others: tuple[list[DeadLetterFact], list[Named], list[Named]],
     context: AbsenceContext,
     found: Findings,
 ) -> None:
-    """Adds the findings of one bucket: flat lists of rows and records, and LETTERS, WAITING and AHEAD facts."""
+    """Adds the findings of one bucket: flat lists of rows and records, and DEAD_LETTERS, WAITING and AHEAD facts."""
     letters, waiting, ahead = others
     unmatched = _unmatched(written[::_ROW], published[::_RECORD])
     names = {packed[HEAD.size :] for packed in unmatched}
@@ -111,7 +111,7 @@ def _bytes(name: str) -> bytes:
 
 
 def compare_events(facts: Sequence[list[Any]], context: AbsenceContext, found: Findings) -> None:
-    """Adds the findings of one bucket: lists of WRITTEN, PUBLISHED, LETTERS, WAITING and AHEAD facts."""
+    """Adds the findings of one bucket: lists of WRITTEN, PUBLISHED, DEAD_LETTERS, WAITING and AHEAD facts."""
     written, published, letters, waiting, ahead = facts
     rows: dict[str, Written | list[Written]] = {}
     for row in written:
@@ -133,7 +133,7 @@ def compare_events(facts: Sequence[list[Any]], context: AbsenceContext, found: F
             if event in first_hand.published:
                 found.statuses[RowStatus.PUBLISHED] += 1
                 continue
-            status = _letter_status(state.get(event)) or (RowStatus.PARKED if event in waits else None)
+            status = _dead_letter_status(state.get(event)) or (RowStatus.PARKED if event in waits else None)
             status = status or _absent(row, context, ahead=event in lies_ahead)
             found.note(found.statuses, status, Example(event, row[5], row[4]))
         if first_hand.is_more_than(len(copies), event):
@@ -177,7 +177,7 @@ def _accounted(times: int, states: list[int], *, is_published: bool) -> list[Row
         first_hand = states[-1:]
         known = [RowStatus.PUBLISHED] if is_published else []
     redriven = RowStatus.PUBLISHED if is_published else None
-    return known + [status for flags in first_hand if (status := _letter_status(flags) or redriven)]
+    return known + [status for flags in first_hand if (status := _dead_letter_status(flags) or redriven)]
 
 
 def _compare_copies(
@@ -200,7 +200,7 @@ def _compare_copies(
 
 
 def _occurrences(
-    published: list[Published], letters: list[LetterFact], rows: dict[str, Written | list[Written]], found: Findings
+    published: list[Published], letters: list[DeadLetterFact], rows: dict[str, Written | list[Written]], found: Findings
 ) -> _Occurrences:
     seen = _Occurrences()
     alone: set[str] = set()
@@ -253,7 +253,7 @@ def _compare_labels(row: Written | list[Written], checksums: list[int], where: E
             found.note(found.defects, defect, where)
 
 
-def _letter_status(flags: int | None) -> RowStatus | None:
+def _dead_letter_status(flags: int | None) -> RowStatus | None:
     """None if there is no letter, or one that was redriven: then its record must be there."""
     if flags is None:
         return None

@@ -15,7 +15,7 @@ from tailrace.dlq.resolutions import Resolution, dead_letter_id_of, event_of, re
 from tailrace.kafka.client import KafkaOptions
 from tailrace.kafka.reader import read_topic
 from tailrace.verify.backend import Window
-from tailrace.verify.findings import AGAIN, DISCARDED, IS_ROW, LETTERS, OUTSIDE, REDRIVEN, UNKNOWN, WAITING
+from tailrace.verify.findings import AGAIN, DEAD_LETTERS, DISCARDED, IS_ROW, OUTSIDE, REDRIVEN, UNKNOWN, WAITING
 from tailrace.verify.fingerprints import RecordFingerprinter, of_payload
 from tailrace.verify.spill import FactSink
 from tailrace.verify.topic_scan import REPLAY
@@ -27,7 +27,7 @@ def row_name(digest: str) -> str:
 
 
 class DeadLetterFacts:
-    """Adds LETTERS and WAITING facts to `facts`. `place` returns the number of a partition."""
+    """Adds DEAD_LETTERS and WAITING facts to `facts`. `place` returns the number of a partition."""
 
     def __init__(
         self,
@@ -42,14 +42,14 @@ class DeadLetterFacts:
         self._window = window
         self._facts = facts
         self._place = place
-        self.unlettered_keys: dict[str, str] = {}
+        self.keys_without_dead_letter: dict[str, str] = {}
         """The ids (if known), by position, of events that parked keys wait behind while their dead letter is gone."""
         self._given_up: set[str] = set()
         """Ids of events that were discarded without a dead letter."""
 
-    def read_letters(self) -> None:
-        """Reads all dead letters with their resolutions; replaces the LETTERS facts."""
-        self._facts.clear(LETTERS)
+    def read_dead_letters(self) -> None:
+        """Reads all dead letters with their resolutions; replaces the DEAD_LETTERS facts."""
+        self._facts.clear(DEAD_LETTERS)
         reader = DeadLetterReader(self._kafka)
         # The spans first, so that a resolution written meanwhile is seen.
         spans = reader.spans()
@@ -57,19 +57,19 @@ class DeadLetterFacts:
         for event in self._given_up:
             # Before the dead letters: if the event has one after all, that one counts.
             place = self._place(resolutions_topic(self._kafka), 0)
-            self._facts.add(LETTERS, event, (event, UNKNOWN, 0, DISCARDED | AGAIN | OUTSIDE, place, 0))
+            self._facts.add(DEAD_LETTERS, event, (event, UNKNOWN, 0, DISCARDED | AGAIN | OUTSIDE, place, 0))
         with closing(reader.dead_letters(spans, copies=True)) as letters:
             for letter in letters:
                 if FIRST in letter.details:
-                    self.unlettered_keys.pop(letter.position, None)
+                    self.keys_without_dead_letter.pop(letter.position, None)
                 flags = _flags(letter, resolutions) | (0 if letter.committed_ms in self._window else OUTSIDE)
                 flags |= AGAIN if REPLAY in letter.details else 0
                 digest = letter.details.get("tailrace.payload.sha256", "")
                 name = row_name(digest) if letter.event_id is None else letter.event_id
                 payload = of_payload(None) if letter.is_row else self._payload(letter)
                 place = self._place(self._kafka.dead_letter_topic, letter.id.partition)
-                self._facts.add(LETTERS, name, (name, *payload, flags, place, letter.id.offset))
-        for event in filter(None, self.unlettered_keys.values()):
+                self._facts.add(DEAD_LETTERS, name, (name, *payload, flags, place, letter.id.offset))
+        for event in filter(None, self.keys_without_dead_letter.values()):
             # It is still the first of its key: `recover` must not publish it behind the others.
             self._facts.add(WAITING, event, (event,))
 
@@ -77,8 +77,8 @@ class DeadLetterFacts:
         """Reads the events that wait behind parked keys; replaces the WAITING facts."""
         self._facts.clear(WAITING)
         keys = requests.board(self._kafka).keys
-        # `read_letters` removes those that have a dead letter.
-        self.unlettered_keys = {state.place: state.event for state in keys.values() if not state.releasing}
+        # `read_dead_letters` removes those that have a dead letter.
+        self.keys_without_dead_letter = {state.place: state.event for state in keys.values() if not state.releasing}
         if not keys:
             return
         with closing(read_topic(self._kafka, waiting_topic(self._kafka))) as messages:
@@ -91,7 +91,7 @@ class DeadLetterFacts:
                     self._facts.add(WAITING, event.id, (event.id,))
 
     def _payload(self, letter: DeadLetter) -> tuple[int, int]:
-        return self._fingerprinter.of_letter(letter.kind, letter.value)
+        return self._fingerprinter.of_dead_letter(letter.kind, letter.value)
 
     def _resolutions(self) -> dict[DeadLetterId | str, Resolution]:
         """Returns resolutions by dead letter, and by the fingerprint of the dead letter and its copies."""

@@ -11,7 +11,7 @@ from enum import StrEnum
 from functools import partial
 from typing import NamedTuple
 
-WRITTEN, PUBLISHED, LETTERS, WAITING, AHEAD, ORDER = range(6)
+WRITTEN, PUBLISHED, DEAD_LETTERS, WAITING, AHEAD, ORDER = range(6)
 """The streams of facts. Each has its own kind of tuple:"""
 
 Written = tuple[str, int, int, int, int, int, bytes | None, int, int]
@@ -19,7 +19,7 @@ Written = tuple[str, int, int, int, int, int, bytes | None, int, int]
 (NO_CHECKSUM where today's rules publish no record)."""
 Published = tuple[str, int, int, int, int, int, int, int]
 """A record: id, frame, digest, flags, place (the number of a partition), offset, checksums of key and type."""
-LetterFact = tuple[str, int, int, int, int, int]
+DeadLetterFact = tuple[str, int, int, int, int, int]
 """A dead letter: id, frame, digest, flags, place, offset."""
 Named = tuple[str]
 """An event that waits behind a parked key, or that lies ahead of the pipeline: id."""

@@ -93,7 +93,7 @@ class RecordFingerprinter:
         """Returns the key without its schema id, which changes with the schema's version."""
         return key[PREFIX_BYTES:] if key is not None and self._prefixed_keys else key
 
-    def of_letter(self, kind: str, value: bytes) -> Fingerprint:
+    def of_dead_letter(self, kind: str, value: bytes) -> Fingerprint:
         """A dead letter stores the payload as it is in the row, or not at all."""
         if kind == "null":
             return of_payload(None)

@@ -121,7 +121,7 @@ class KafkaRecords:
         `to_the_end`, records behind the window are read as well.
         """
         self.letters.read_waiting()
-        self.letters.read_letters()
+        self.letters.read_dead_letters()
         self.start(topics(), to_the_end=to_the_end)
         self.finish()
 

@@ -26,7 +26,7 @@ from tailrace.verify.compare import compare_bucket
 from tailrace.verify.findings import (
     AGAIN,
     AHEAD,
-    LETTERS,
+    DEAD_LETTERS,
     OTHERS,
     OUTSIDE,
     WAITING,
@@ -190,7 +190,7 @@ def compare_share(share: BucketShare) -> Findings:
         for reader in share.readers:
             published += reader.read(RECORDS, number)
         written = share.outbox.read(WRITTEN, number)
-        letters, waiting, ahead = (share.outbox.read(stream, number) for stream in (LETTERS, WAITING, AHEAD))
+        letters, waiting, ahead = (share.outbox.read(stream, number) for stream in (DEAD_LETTERS, WAITING, AHEAD))
         compare_bucket(written, published, (letters, waiting, ahead), share.context, found)
     return found
 

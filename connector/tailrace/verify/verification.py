@@ -61,7 +61,7 @@ class Verification:
     passed: bool
     exactly_once: bool
     notes: list[str]
-    unlettered_keys: int = 0
+    keys_without_dead_letter: int = 0
     """Parked keys whose events wait behind a dead letter that is gone."""
 
     @property
@@ -70,7 +70,7 @@ class Verification:
         defects = self.findings.defects
         allowed = 0 if self.exactly_once else defects[RecordDefect.DUPLICATED]
         statuses = self.findings.statuses
-        return statuses["missing"] + statuses["undecided"] + defects.total() - allowed + self.unlettered_keys
+        return statuses["missing"] + statuses["undecided"] + defects.total() - allowed + self.keys_without_dead_letter
 
 
 def verify(settings: PipelineSettings, window: Window, *, wait_seconds: float, jobs: int = 1) -> Verification:
@@ -167,7 +167,7 @@ def _compare(
         passed=passed,
         exactly_once=wiring.kafka.exactly_once,
         notes=_notes(wiring, kafka, found, status, passed=passed),
-        unlettered_keys=len(kafka.letters.unlettered_keys),
+        keys_without_dead_letter=len(kafka.letters.keys_without_dead_letter),
     )
 
 
@@ -240,7 +240,7 @@ def _notes(wiring: Wiring, kafka: KafkaRecords, found: Findings, status: KafkaSt
     elif found.statuses["not_yet"] and not passed:
         notes.append(f"the pipeline is at {status.position} and has not reached the point where the outbox "
                      "was read; verify again when it has")  # fmt: skip
-    notes += [note for note in (unlettered_keys_note(kafka),) if note]
+    notes += [note for note in (keys_without_dead_letter_note(kafka),) if note]
     timed = wiring.database.timestamp is not None
     for topic, kept in kafka.kept.items():
         if topic in kafka.compacted:
@@ -258,9 +258,9 @@ def _notes(wiring: Wiring, kafka: KafkaRecords, found: Findings, status: KafkaSt
     return notes
 
 
-def unlettered_keys_note(kafka: KafkaRecords) -> str:
+def keys_without_dead_letter_note(kafka: KafkaRecords) -> str:
     """Returns a note about parked keys without a dead letter; empty if there are none."""
-    if not (lost := len(kafka.letters.unlettered_keys)):
+    if not (lost := len(kafka.letters.keys_without_dead_letter)):
         return ""
     return (
         f"{lost:,} parked keys wait behind a dead letter that is gone; list them with `tailrace dlq parked` and "

@@ -13,7 +13,7 @@ from tailrace.recovery.id_index import IdIndex, PublishedRecord
 from tailrace.recovery.published_index import CertainFingerprinter
 from tailrace.schemas.compiled import RegistryIds
 from tailrace.schemas.json_schema import CompiledJsonSchema
-from tailrace.verify.findings import AGAIN, EDITED, LETTERS, ORDER, PUBLISHED, WAITING
+from tailrace.verify.findings import AGAIN, DEAD_LETTERS, EDITED, ORDER, PUBLISHED, WAITING
 from tailrace.verify.fingerprints import UNCOMPARED
 from tailrace.verify.kafka_records import RecordOrigin
 
@@ -42,7 +42,7 @@ def test_edited_and_waiting_events_are_not_compared() -> None:
     ids = IdIndex()
     ids.add(PUBLISHED, "edited", ("edited", 0, 1, AGAIN | EDITED, 0, 0, OWN))
     ids.add(WAITING, "waits", ("waits",))
-    ids.add(LETTERS, "letter", ("letter", 0, 5, 0, 0, 0))
+    ids.add(DEAD_LETTERS, "letter", ("letter", 0, 5, 0, 0, 0))
     ids.add(ORDER, "k", (0, b"k", 1, 1, "e", 0))
     assert ids.find("edited") == ids.find("waits") == [PublishedRecord(*UNCOMPARED)]
     assert ids.find("letter") == [PublishedRecord(0, 5)], "a letter has the payload of its row"

@@ -14,10 +14,10 @@ from tailrace.verify.compare import compare_events
 from tailrace.verify.findings import (
     AGAIN,
     AHEAD,
+    DEAD_LETTERS,
     DISCARDED,
     EDITED,
     IS_ROW,
-    LETTERS,
     NO_CHECKSUM,
     ORDER,
     OUTSIDE,
@@ -267,12 +267,12 @@ def test_the_comparison_agrees_with_a_naive_model(
         for event, digest, flags in records:
             spill.add(PUBLISHED, event, record(event, digest, flags=flags))
         for event, flags in letters:
-            spill.add(LETTERS, event, record(event, 0, frame=UNKNOWN, flags=flags)[:6])
+            spill.add(DEAD_LETTERS, event, record(event, 0, frame=UNKNOWN, flags=flags)[:6])
         for event in waiting:
             spill.add(WAITING, event, (event,))
         for number, (key, at) in enumerate(positions):
             spill.add(ORDER, key.encode(), (0, key.encode(), at, 0, f"event {number}", number))
-        for facts in spill.buckets(WRITTEN, PUBLISHED, LETTERS, WAITING, AHEAD):
+        for facts in spill.buckets(WRITTEN, PUBLISHED, DEAD_LETTERS, WAITING, AHEAD):
             compare_events(facts, AbsenceContext(passed=False, is_behind=lambda each: each < horizon), found)
         for (ordered,) in spill.buckets(ORDER):
             check_order(ordered, found)

@@ -77,11 +77,11 @@ def test_avro_is_encoded_again() -> None:
     assert one.frame != avro(8).of_row(event(b'{"n": 1}'), TO).frame, "another schema: not to be compared"
     assert avro(7, fails=True).of_row(event(b'{"n": 1}'), TO).frame == UNKNOWN
     assert taken.of_row(event(b'{"n": 1}'), None).frame == UNKNOWN
-    assert taken.of_letter("original", b'{"n": 1}').frame == UNKNOWN
+    assert taken.of_dead_letter("original", b'{"n": 1}').frame == UNKNOWN
 
 
 def test_fingerprints_of_dead_letters() -> None:
     taken = fingerprinter(RecordFormat())
-    assert taken.of_letter("original", b"{}") == of_payload(b"{}")
-    assert taken.of_letter("null", b"anything") == of_payload(None) != of_payload(b"")
-    assert taken.of_letter("omitted", b"{}").frame == UNKNOWN
+    assert taken.of_dead_letter("original", b"{}") == of_payload(b"{}")
+    assert taken.of_dead_letter("null", b"anything") == of_payload(None) != of_payload(b"")
+    assert taken.of_dead_letter("omitted", b"{}").frame == UNKNOWN
