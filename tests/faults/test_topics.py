@@ -23,8 +23,8 @@ SELECT gen_random_uuid(), 'order', 'k', unnest(ARRAY['OrderPlaced', 'OrderChange
 
 # Looks at the partitions as often as it can, so that nobody has to wait half a minute.
 ATTENTIVE = """
-from tailrace.kafka import topics
-topics.LOOK_SECONDS = 0.0
+from tailrace.kafka import topic_manager
+topic_manager.RECOUNT_SECONDS = 0.0
 from tailrace.cli import main
 main()
 """
