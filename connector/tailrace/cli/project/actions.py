@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from tailrace.cli.output import say, table
 from tailrace.errors import ConfigError
 from tailrace.projections.faust.maintenance import prune
-from tailrace.projections.rebuild.reset import plan, reset_offsets
+from tailrace.projections.rebuild.reset import plan
 
 if TYPE_CHECKING:
     from tailrace.projections.faust.app import ProjectionApp
@@ -39,7 +39,7 @@ async def _reset(app: ProjectionApp, projection: Projection, to: str, *, yes: bo
         if not yes:
             say("Nothing was changed. Add --yes to reset. Applied events are skipped when they are read again.")
             return
-        await reset_offsets(projection, moves)
+        await projection.store.reset({move.partition: move.target for move in moves})
         say(f"{projection.name} continues from there when it is started.")
     finally:
         await projection.store.close()

@@ -9,7 +9,7 @@ from typing import Literal
 from tailrace.errors import ConfigError
 from tailrace.projections.core.event import EventFunction
 from tailrace.projections.core.handlers import Handlers
-from tailrace.projections.core.tracing import NoTracing, Tracing
+from tailrace.projections.core.tracing import Tracing
 from tailrace.projections.core.versions import Versions, key_of, version_header
 
 OnFailure = Literal["dead_letter", "halt"]
@@ -50,6 +50,6 @@ class ProjectionSpec:
     settings: Settings
     entity: EventFunction = key_of
     version: EventFunction = version_header
-    tracing: Tracing = field(default_factory=NoTracing)
+    tracing: Tracing = field(default_factory=Tracing)
     on_handler_call: Callable[[], None] = lambda: None
     """Called before each handler: a batch of slow handlers takes long, but does make progress."""

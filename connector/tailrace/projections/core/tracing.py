@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from importlib.util import find_spec
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from tailrace.projections.core.event import Event
 
@@ -18,32 +18,24 @@ MAX_LINKS = 128
 """The SDK keeps no more links of a span by default."""
 
 
-class Tracing(Protocol):
-    """Context managers that make spans."""
+class Tracing:
+    """Context managers around batches and handlers. This base class makes no spans."""
 
     def batch(self, events: Sequence[Event]) -> AbstractContextManager[object]:
         """Surrounds the transaction of a batch."""
-
-    def handler(self, event: Event) -> AbstractContextManager[object]:
-        """Surrounds a handler call, so that what it does belongs to the event's trace."""
-
-
-class NoTracing:
-    """Makes no spans."""
-
-    def batch(self, events: Sequence[Event]) -> AbstractContextManager[object]:
         return NOTHING
 
     def handler(self, event: Event) -> AbstractContextManager[object]:
+        """Surrounds a handler call, so that what it does belongs to the event's trace."""
         return NOTHING
 
 
 def tracing(projection: str) -> Tracing:
     """Returns the tracing of a projection: spans if the SDK is installed, else nothing."""
-    return _Spans(projection) if find_spec("opentelemetry") and find_spec("opentelemetry.sdk") else NoTracing()
+    return _Spans(projection) if find_spec("opentelemetry") and find_spec("opentelemetry.sdk") else Tracing()
 
 
-class _Spans:
+class _Spans(Tracing):
     def __init__(self, projection: str) -> None:
         from opentelemetry import context, trace
         from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator

@@ -26,7 +26,7 @@ from pymongo.read_concern import ReadConcern
 
 from tailrace.connection_causes import certificate_error
 from tailrace.errors import ConfigError, Reason, Rejected, StoreUnavailable, TailraceError, Unavailable
-from tailrace.sources.mongo.client import MONGO_TLS
+from tailrace.sources.mongo.client import ACCESS_CODES, MONGO_TLS, NAMESPACE_EXISTS, TRANSIENT_CODES, server_text
 
 Document = dict[str, Any]
 Client = AsyncMongoClient[Document]
@@ -36,8 +36,6 @@ Collections = Mapping[str, Sequence[IndexModel]]
 
 TIMEOUT = 10.0
 LONGEST_APP_NAME = 128
-POOL = 100
-"""The maximum of connections; each partition at work uses one."""
 MAJORITY_SECONDS = 30
 DURABLE = WriteConcern("majority", wtimeout=MAJORITY_SECONDS * 1000, j=True)
 
@@ -46,34 +44,15 @@ UNKNOWN_COMMIT = "UnknownTransactionCommitResult"
 WRITE_CONFLICT = 112
 LOCK_TIMEOUT = 24
 DUPLICATE_KEY = 11000
-NAMESPACE_EXISTS = 48
-ACCESS_CODES = {11, 13, 18, 31, 8000}  # UserNotFound, Unauthorized, AuthenticationFailed, RoleNotFound, AtlasError
-TRANSIENT_CODES = {
-    6, 7, LOCK_TIMEOUT, 43, 50, 64, 89, 91, WRITE_CONFLICT, 133, 134, 150, 189, 202, 211, 234, 237, 246, 262, 9001,
-    10107, 11600, 11601, 11602, 13388, 13435, 13436,
-}  # fmt: skip
-"""Unreachable hosts, timeouts, a late majority, conflicts, elections, a server that shuts down or recovers."""
+_RETRIED = {*TRANSIENT_CODES, LOCK_TIMEOUT, WRITE_CONFLICT, 64, 246}  # WriteConcernFailed, SnapshotUnavailable
 
 _DATES_AS_MS: CodecOptions[Document] = CodecOptions(
     document_class=dict, datetime_conversion=DatetimeConversion.DATETIME_MS
 )
 
 
-async def opened(
-    uri: str, group: str, database: str, collections: Collections, *, timeout: float, pool_size: int = POOL
-) -> Client:
-    """Connects, and creates missing `collections`. The client belongs to the running event loop."""
-    client = await connected(uri, group, timeout=timeout, pool_size=pool_size)
-    try:
-        await prepare(database_of(client, database), collections)
-    except BaseException:
-        await client.close()
-        raise
-    return client
-
-
-async def connected(uri: str, group: str, *, timeout: float, pool_size: int = POOL) -> Client:
-    """Connects; raises ConfigError for a server without transactions."""
+async def connected(uri: str, group: str, *, timeout: float, pool_size: int) -> Client:
+    """Connects; raises ConfigError for a server without transactions. The client belongs to the running event loop."""
     client = _connect(uri, f"tailrace {group}", timeout, pool_size)
     try:
         with translated("asking the server who it is"):
@@ -172,7 +151,7 @@ def is_transient(error: BaseException) -> bool:
         # A rejected write is rejected again; a late majority is not.
         details = error.details or {}
         return bool(details.get("writeConcernErrors")) and not details.get("writeErrors")
-    return isinstance(error, OperationFailure) and error.code in TRANSIENT_CODES
+    return isinstance(error, OperationFailure) and error.code in _RETRIED
 
 
 @contextmanager
@@ -242,8 +221,8 @@ def rejected(collection: str, write_error: Mapping[str, Any]) -> Rejected:
 
 
 def _server_text(error: PyMongoError) -> str:
-    """Returns the server's message on one line, without the full answer that the driver appends."""
-    return _without_values(str(error).partition(", full error:")[0].partition(", Timeout:")[0])
+    """Returns the server's message on one line, without values of documents."""
+    return _without_values(server_text(error))
 
 
 def _without_values(text: str) -> str:

@@ -20,7 +20,16 @@ from pymongo.asynchronous.collection import AsyncCollection
 
 from tailrace.errors import ConfigError, StoreUnavailable
 from tailrace.projections.core.store import Partition
-from tailrace.projections.mongo.client import DURABLE, Client, Database, Document, kit_collection
+from tailrace.projections.mongo.client import (
+    DURABLE,
+    Client,
+    Database,
+    Document,
+    connected,
+    database_of,
+    is_transient,
+    kit_collection,
+)
 
 MARKERS = "tailrace_markers"
 ENTITIES = "tailrace_entities"
@@ -115,19 +124,55 @@ async def stored_offsets(
     return {Partition(each["_id"]["topic"], each["_id"]["partition"]): each[field] async for each in found}
 
 
-async def reset_offsets(
-    client: Client, database: Database, group: str, offsets: Mapping[Partition, int | None]
-) -> None:
-    """Sets or removes next offsets, all or none; waits for transactions that are about to store theirs."""
-    collection = kit_collection(database, OFFSETS)
+class ConnectedStore:
+    """The connection of a store and its offsets: what `MongoStore` and `MirrorStore` share."""
 
-    async def set_all(session: AsyncClientSession) -> None:
-        for partition, offset in offsets.items():
-            key = {"_id": offset_id(group, partition)}
-            change = {"$unset": {"next_offset": ""}} if offset is None else {"$set": {"next_offset": offset}}
-            found = await collection.find_one_and_update(key, change, upsert=offset is not None, session=session)
-            if found is not None and CLOSED in found:
-                raise swapping()
+    def __init__(self, uri: str, database: str, timeout: float, pool_size: int) -> None:
+        self._uri = uri
+        self._database_name = database
+        self._timeout = timeout
+        self._pool_size = pool_size
+        self._name = ""
+        self._client: Client | None = None
 
-    async with client.start_session() as session:
-        await session.with_transaction(set_all, write_concern=DURABLE)
+    async def open(self, name: str) -> None:
+        self._name = name
+        client = await connected(self._uri, name, timeout=self._timeout, pool_size=self._pool_size)
+        try:
+            await self._prepare(client, database_of(client, self._database_name))
+        except BaseException:
+            await client.close()
+            raise
+        self._client = client
+
+    async def _prepare(self, client: Client, database: Database) -> None:
+        """Creates missing collections."""
+        raise NotImplementedError
+
+    async def reset(self, offsets: Mapping[Partition, int | None]) -> None:
+        """Sets or removes next offsets, all or none; waits for transactions that are about to store theirs."""
+        collection = kit_collection(self._database, OFFSETS)
+
+        async def set_all(session: AsyncClientSession) -> None:
+            for partition, offset in offsets.items():
+                key = {"_id": offset_id(self._name, partition)}
+                change = {"$unset": {"next_offset": ""}} if offset is None else {"$set": {"next_offset": offset}}
+                found = await collection.find_one_and_update(key, change, upsert=offset is not None, session=session)
+                if found is not None and CLOSED in found:
+                    raise swapping()
+
+        async with self._connected.start_session() as session:
+            await session.with_transaction(set_all, write_concern=DURABLE)
+
+    def is_transient(self, error: BaseException) -> bool:
+        return is_transient(error)
+
+    @property
+    def _connected(self) -> Client:
+        if self._client is None:
+            raise RuntimeError("the store is not open")
+        return self._client
+
+    @property
+    def _database(self) -> Database:
+        return database_of(self._connected, self._database_name)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 from pymongo import DeleteMany, UpdateOne
 from pymongo.asynchronous.client_session import AsyncClientSession
@@ -19,10 +19,12 @@ from pymongo.results import DeleteResult, InsertOneResult, UpdateResult
 
 from tailrace.errors import ConfigError, Reason, Rejected
 from tailrace.projections.core.store import effects_ended
-from tailrace.projections.mongo.client import ACCESS_CODES, Document, access_refused, is_transient, rejected
+from tailrace.projections.mongo.client import Document, access_refused, is_transient, rejected
 from tailrace.projections.mongo.collections import Generation
+from tailrace.sources.mongo.client import ACCESS_CODES
 
 Fields = Mapping[str, Any]
+T = TypeVar("T")
 
 
 class SessionGuard:
@@ -42,13 +44,13 @@ class SessionGuard:
         self._lost: Exception | None = None
         self._ended = False
 
-    async def run(self, method: Callable[..., Awaitable[Any]], *given: object, **options: object) -> Any:  # noqa: ANN401
+    async def run(self, method: Callable[..., Awaitable[T]], *given: object, **options: object) -> T:
         """Calls a method of a collection within the transaction."""
         async with self._lock:
             self.require_open()
             return await self._run(method, *given, **options)
 
-    async def run_for_handler(self, method: Callable[..., Awaitable[Any]], *given: object, **options: object) -> Any:  # noqa: ANN401
+    async def run_for_handler(self, method: Callable[..., Awaitable[T]], *given: object, **options: object) -> T:
         """As `run`; if the handler goes on without the result, the next command raises: it may be executed or not."""
         async with self._lock:
             self.require_open()
@@ -62,7 +64,7 @@ class SessionGuard:
                     self._lost = error
                 raise
 
-    async def _run(self, method: Callable[..., Awaitable[Any]], *given: object, **options: object) -> Any:  # noqa: ANN401
+    async def _run(self, method: Callable[..., Awaitable[T]], *given: object, **options: object) -> T:
         try:
             return await method(*given, session=self._session, **options)
         except Exception as error:
@@ -174,8 +176,7 @@ class MongoCollection:
         return self._effects.writable(self._name)
 
     async def find_one(self, filter: Fields, **options: Any) -> Document | None:  # noqa: ANN401
-        found: Document | None = await self._run(self._readable.find_one, filter, **options)
-        return found
+        return await self._run(self._readable.find_one, filter, **options)
 
     async def find(self, filter: Fields, **options: Any) -> list[Document]:  # noqa: ANN401
         collection = self._readable
@@ -183,8 +184,7 @@ class MongoCollection:
         async def listed(session: AsyncClientSession) -> list[Document]:
             return await collection.find(filter, session=session, **options).to_list()
 
-        found: list[Document] = await self._run(listed)
-        return found
+        return await self._run(listed)
 
     async def aggregate(self, pipeline: Sequence[Fields], **options: Any) -> list[Document]:  # noqa: ANN401
         collection, stages = self._readable, self._generation.pipeline(pipeline)
@@ -192,29 +192,23 @@ class MongoCollection:
         async def listed(session: AsyncClientSession) -> list[Document]:
             return await (await collection.aggregate(stages, session=session, **options)).to_list()
 
-        found: list[Document] = await self._run(listed)
-        return found
+        return await self._run(listed)
 
     async def insert_one(self, document: Document, **options: Any) -> InsertOneResult:  # noqa: ANN401
-        done: InsertOneResult = await self._run(self._writable.insert_one, document, **options)
-        return done
+        return await self._run(self._writable.insert_one, document, **options)
 
     async def update_one(self, filter: Fields, update: Fields, **options: Any) -> UpdateResult:  # noqa: ANN401
-        done: UpdateResult = await self._run(self._writable.update_one, filter, update, **options)
-        return done
+        return await self._run(self._writable.update_one, filter, update, **options)
 
     async def update_many(self, filter: Fields, update: Fields, **options: Any) -> UpdateResult:  # noqa: ANN401
-        done: UpdateResult = await self._run(self._writable.update_many, filter, update, **options)
-        return done
+        return await self._run(self._writable.update_many, filter, update, **options)
 
     async def find_one_and_update(self, filter: Fields, update: Fields, **options: Any) -> Document | None:  # noqa: ANN401
-        found: Document | None = await self._run(self._writable.find_one_and_update, filter, update, **options)
-        return found
+        return await self._run(self._writable.find_one_and_update, filter, update, **options)
 
     async def delete_many(self, filter: Fields, **options: Any) -> DeleteResult:  # noqa: ANN401
-        done: DeleteResult = await self._run(self._writable.delete_many, filter, **options)
-        return done
+        return await self._run(self._writable.delete_many, filter, **options)
 
-    async def _run(self, method: Callable[..., Awaitable[Any]], *given: object, **options: object) -> Any:  # noqa: ANN401
+    async def _run(self, method: Callable[..., Awaitable[T]], *given: object, **options: object) -> T:
         await self._effects.flush()
         return await self._guard.run_for_handler(method, *given, **options)

@@ -17,7 +17,6 @@ from pymongo.errors import BulkWriteError, DuplicateKeyError
 
 from tailrace.errors import ConfigError, StoreUnavailable
 from tailrace.projections.core.store import EntityState, EventOutcome, Marker, Partition, WaitingEvent
-from tailrace.projections.mongo import client as mongo_client
 from tailrace.projections.mongo.client import (
     DUPLICATE_KEY,
     TIMEOUT,
@@ -25,9 +24,10 @@ from tailrace.projections.mongo.client import (
     Database,
     Document,
     kit_collection,
+    prepare,
     rejected,
 )
-from tailrace.projections.mongo.collections import OFFSETS, offset_id, reset_offsets, stored_offsets
+from tailrace.projections.mongo.collections import OFFSETS, ConnectedStore, offset_id, stored_offsets
 
 MIRROR_POOL = 10
 
@@ -149,7 +149,7 @@ class MirrorTransaction:
         )
 
 
-class MirrorStore:
+class MirrorStore(ConnectedStore):
     """Keeps a mirror in one collection, with the indexes that its readers need."""
 
     def __init__(
@@ -162,21 +162,12 @@ class MirrorStore:
         pool_size: int = MIRROR_POOL,
         timeout: float = TIMEOUT,
     ) -> None:
-        self._uri = uri
-        self._database_name = database
+        super().__init__(uri, database, timeout, pool_size)
         self._collection = collection
         self._indexes = indexes
-        self._pool_size = pool_size
-        self._timeout = timeout
-        self._name = ""
-        self._client: Client | None = None
 
-    async def open(self, name: str) -> None:
-        self._name = name
-        wanted = {OFFSETS: (), self._collection: self._indexes}
-        self._client = await mongo_client.opened(
-            self._uri, name, self._database_name, wanted, timeout=self._timeout, pool_size=self._pool_size
-        )
+    async def _prepare(self, client: Client, database: Database) -> None:
+        await prepare(database, {OFFSETS: (), self._collection: self._indexes})
 
     async def close(self) -> None:
         client, self._client = self._client, None
@@ -196,28 +187,12 @@ class MirrorStore:
         """Returns nothing: repeated events are found by their `_id`, however old they are."""
         return {}
 
-    async def reset(self, offsets: Mapping[Partition, int | None]) -> None:
-        await reset_offsets(self._connected, self._database, self._name, offsets)
-
     async def horizon(self) -> int:
         return 0
 
     async def prune(self, before_ms: int, limit: int) -> int:
         """Does nothing: there are no markers."""
         return 0
-
-    def is_transient(self, error: BaseException) -> bool:
-        return mongo_client.is_transient(error)
-
-    @property
-    def _connected(self) -> Client:
-        if self._client is None:
-            raise RuntimeError("the store is not open")
-        return self._client
-
-    @property
-    def _database(self) -> Database:
-        return mongo_client.database_of(self._connected, self._database_name)
 
 
 def _no_versions() -> ConfigError:

@@ -11,7 +11,7 @@ of the partition ends it after some seconds (`partition_lock.py`).
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 from bson.datetime_ms import DatetimeMS
@@ -21,8 +21,7 @@ from pymongo.errors import PyMongoError
 
 from tailrace.errors import ConfigError
 from tailrace.projections.core.store import CatchUp, EventOutcome, Partition
-from tailrace.projections.mongo import client as mongo_client
-from tailrace.projections.mongo.client import TIMEOUT, Client, Collections, Database, translated
+from tailrace.projections.mongo.client import TIMEOUT, Client, Collections, Database, prepare, translated
 from tailrace.projections.mongo.collections import (
     CLOSED,
     ENTITIES,
@@ -33,9 +32,9 @@ from tailrace.projections.mongo.collections import (
     OWNERS,
     REBUILDS,
     WAITING,
+    ConnectedStore,
     Generation,
     Swapping,
-    reset_offsets,
     shadow_name,
     stored_offsets,
     swapping,
@@ -57,50 +56,38 @@ SWAPPED: Collections = {
     # Renamed last: until then workers find the partitions closed.
     OFFSETS: [],
 }
+POOL = 100
+"""The maximum of connections; each partition at work uses one."""
 NEVER_PRUNED = [EventOutcome.DEAD.value, EventOutcome.WAITING.value]
 
 
-class MongoStore:
+class MongoStore(ConnectedStore):
     """Keeps a projection in MongoDB. `collections` are its own, each with its indexes; `open` creates them."""
 
     def __init__(
         self, uri: str, database: str, *, collections: Collections | None = None, timeout: float = TIMEOUT
     ) -> None:
-        self._uri = uri
-        self._database_name = database
+        super().__init__(uri, database, timeout, POOL)
         self._declared = dict(collections or {})
-        self._timeout = timeout
-        self._name = ""
-        self._client: Client | None = None
         self._sessions: set[AsyncClientSession] = set()
         self._idle: dict[Partition, tuple[AsyncClientSession, Evict]] = {}
         self._generation: Generation | None = None
         self._shadow: MongoStore | None = None
         self._is_shadow = False
 
-    async def open(self, name: str) -> None:
-        self._name = name
-        client = await mongo_client.connected(self._uri, name, timeout=self._timeout)
-        database = mongo_client.database_of(client, self._database_name)
-        try:
-            # First: the old collections may not accept the indexes that are declared now.
-            await finish(database)
-            self._generation = await self._prepared(client, database)
-        except BaseException:
-            await client.close()
-            raise
-        self._client = client
-
-    async def _prepared(self, client: Client, database: Database) -> Generation:
+    async def _prepare(self, client: Client, database: Database) -> None:
+        # First: the old collections may not accept the indexes that are declared now.
+        await finish(database)
         declared = {} if self._is_shadow else self._declared
-        await mongo_client.prepare(database, {**SWAPPED, **NOT_SWAPPED, **declared})
+        await prepare(database, {**SWAPPED, **NOT_SWAPPED, **declared})
         generation = Generation(database, self._declared)
         with translated("beginning"):
             await ensure_state(database)
             if self._is_shadow:
-                return await begin_rebuild(client, database, self._name, {**self._declared, **SWAPPED})
-            await ensure_horizon(generation, self._name)
-        return generation
+                generation = await begin_rebuild(client, database, self._name, {**self._declared, **SWAPPED})
+            else:
+                await ensure_horizon(generation, self._name)
+        self._generation = generation
 
     async def close(self) -> None:
         client, self._client = self._client, None
@@ -162,9 +149,6 @@ class MongoStore:
     async def furthest(self) -> dict[Partition, int]:
         return await stored_offsets(self._opened.kit(OFFSETS), self._name, "furthest")
 
-    async def reset(self, offsets: Mapping[Partition, int | None]) -> None:
-        await reset_offsets(self._connected, self._opened.database, self._name, offsets)
-
     async def horizon(self) -> int:
         return horizon_of(await self._opened.kit(HORIZON).find_one({"_id": self._name}))
 
@@ -180,9 +164,6 @@ class MongoStore:
         # With the whole filter again: an outcome may have changed since.
         deleted = await markers.delete_many({**old, "_id": {"$in": [each["_id"] for each in found]}})
         return deleted.deleted_count
-
-    def is_transient(self, error: BaseException) -> bool:
-        return mongo_client.is_transient(error)
 
     def shadow(self) -> MongoStore:
         """Returns the store of the shadow copy, in its own collections."""
@@ -201,12 +182,6 @@ class MongoStore:
         if self._shadow is None:
             raise RuntimeError("there is no shadow copy")
         return await swap_generations(self._shadow._connected, self._shadow._opened, name, catch_up)
-
-    @property
-    def _connected(self) -> Client:
-        if self._client is None:
-            raise RuntimeError("the store is not open")
-        return self._client
 
     @property
     def _opened(self) -> Generation:

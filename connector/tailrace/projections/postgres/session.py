@@ -23,7 +23,16 @@ from psycopg.pq import TransactionStatus
 from tailrace.connection_causes import certificate_error
 from tailrace.errors import AccessRefused, ConfigError, StoreUnavailable, TailraceError, TransactionEnded, Unavailable
 from tailrace.projections.core.store import effects_ended
-from tailrace.sources.postgres.connection_errors import MALFORMED_REMEDY, MALFORMED_WHY, POSTGRES_TLS, is_malformed
+from tailrace.sources.postgres.connection_errors import (
+    LOGIN_TEXTS,
+    MALFORMED_REMEDY,
+    MALFORMED_WHY,
+    POSTGRES_TLS,
+    RETRIED,
+    RIGHTS,
+    is_login_refused,
+    is_malformed,
+)
 from tailrace.sql_names import quote
 
 _HOLDERS: ContextVar[frozenset[object]] = ContextVar("holders", default=frozenset())
@@ -127,12 +136,9 @@ def shut_down(session: Session) -> None:
             twin.shutdown(socket.SHUT_RDWR)
 
 
-# SQLSTATEs, or their prefixes, after which a retry can succeed: connections, resources, shutdowns, conflicts, timeouts
-# of locks and idle sessions, and a server that is only a standby for now.
-_TRANSIENT = ("08", "53", "57P01", "57P02", "57P03", "57P05", "40001", "40P01", "55P03", "25P03", "25P04", "25006")
-_RIGHTS = ("28", "42501", "3D000")
-# A failed login has no SQLSTATE, only a text.
-_RIGHTS_TEXT = ("authentication failed", "no password supplied", "pg_hba.conf", "does not exist", "permission denied")
+_TRANSIENT = (*RETRIED, "53", "25006")  # also: no resources left, and a server that is only a standby for now
+_RIGHTS = (*RIGHTS, "3D000")
+_LOGIN_TEXTS = (*LOGIN_TEXTS, "no password supplied")
 
 
 def is_transient(error: BaseException) -> bool:
@@ -152,8 +158,7 @@ def translate(error: psycopg.Error) -> TailraceError:
     invalid = certificate_error(text, "the projection's database", POSTGRES_TLS) if state is None else None
     if invalid is not None:
         return invalid
-    login = state is None and any(sign in text for sign in _RIGHTS_TEXT) and "the database system" not in text
-    if login or (state is not None and state.startswith(_RIGHTS)):
+    if is_login_refused(text, _LOGIN_TEXTS) if state is None else state.startswith(_RIGHTS):
         return AccessRefused(
             f"the projection's database: {text}",
             why="The role, its password or its privileges do not allow it.",

@@ -23,13 +23,9 @@ from tailrace.projections.postgres.effects import PostgresEffects
 from tailrace.projections.postgres.session import Session, connect, shut_down, transaction_ended, translate
 from tailrace.projections.postgres.swap import NEXT, swap_schemas
 from tailrace.projections.postgres.table import Table
-from tailrace.projections.postgres.transaction import PostgresTransaction, horizon_of
+from tailrace.projections.postgres.transaction import PostgresTransaction, horizon_of, stored_offsets
 from tailrace.projections.postgres.values import array, numbers
 
-_POSITIONS = """
-    SELECT topic, partition, next_offset FROM tailrace_offsets WHERE projection = %s AND next_offset IS NOT NULL
-"""
-_FURTHEST = "SELECT topic, partition, furthest FROM tailrace_offsets WHERE projection = %s AND furthest IS NOT NULL"
 _RESET = """
     INSERT INTO tailrace_offsets (projection, topic, partition, next_offset)
     SELECT %s, u.* FROM unnest(%s::text[], %s::integer[], %s::bigint[]) AS u
@@ -116,13 +112,11 @@ class PostgresStore:
 
     async def positions(self) -> dict[Partition, int]:
         async with self._session() as session:
-            rows = await (await session.execute(_POSITIONS, [self._opened])).fetchall()
-        return {Partition(topic, number): offset for topic, number, offset in rows}
+            return await stored_offsets(session, self._opened)
 
     async def furthest(self) -> dict[Partition, int]:
         async with self._session() as session:
-            rows = await (await session.execute(_FURTHEST, [self._opened])).fetchall()
-        return {Partition(topic, number): offset for topic, number, offset in rows}
+            return await stored_offsets(session, self._opened, column="furthest")
 
     async def reset(self, offsets: Mapping[Partition, int | None]) -> None:
         partitions = sorted(offsets)

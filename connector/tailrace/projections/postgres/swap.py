@@ -9,8 +9,9 @@ from __future__ import annotations
 from psycopg import sql
 
 from tailrace.errors import ConfigError
-from tailrace.projections.core.store import CatchUp, Partition
+from tailrace.projections.core.store import CatchUp
 from tailrace.projections.postgres.session import Session
+from tailrace.projections.postgres.transaction import stored_offsets
 from tailrace.projections.postgres.values import array, numbers
 from tailrace.sql_names import quote
 
@@ -22,9 +23,6 @@ _REACHED = """
     UPDATE {}.tailrace_offsets AS known SET next_offset = greatest(known.next_offset, u.reached)
     FROM unnest(%s::text[], %s::integer[], %s::bigint[]) AS u(topic, number, reached)
     WHERE known.projection = %s AND known.topic = u.topic AND known.partition = u.number
-"""
-_POSITIONS = """
-    SELECT topic, partition, next_offset FROM {}.tailrace_offsets WHERE projection = %s AND next_offset IS NOT NULL
 """
 # Views and foreign keys of other schemas: they would be dropped with the old tables.
 _DEPENDENTS = """
@@ -52,8 +50,7 @@ async def swap_schemas(session: Session, schema: str, name: str, catch_up: Catch
             return True
         await session.execute(sql.SQL(_LOCK).format(names["old"]))
         await _require_alone(session, schema, name)
-        rows = await (await session.execute(sql.SQL(_POSITIONS).format(names["old"]), [name])).fetchall()
-        reached = await catch_up({Partition(topic, number): offset for topic, number, offset in rows})
+        reached = await catch_up(await stored_offsets(session, name, schema=schema))
         if reached is None:
             return False
         # A worker of another rebuild finishes its batch first, and starts no other.

@@ -13,6 +13,7 @@ import base64
 import json
 from collections.abc import Collection, Mapping, Sequence
 
+from psycopg import sql
 from psycopg.errors import UndefinedTable
 from psycopg.rows import TupleRow
 
@@ -86,6 +87,7 @@ _EXPIRED = f"""
     WHERE projection = %s AND topic = %s AND partition = %s AND since_ms < %s ORDER BY since_ms, "offset" LIMIT %s
 """  # noqa: S608
 _RELEASE = "DELETE FROM tailrace_waiting WHERE projection = %s AND event_id = ANY(%s::text[])"
+_OFFSETS = "SELECT topic, partition, {column} FROM {table} WHERE projection = %s AND {column} IS NOT NULL"
 _HORIZON = "SELECT horizon_ms FROM tailrace_horizon WHERE projection = %s"
 
 
@@ -230,6 +232,16 @@ def _require_all(written: int, names: Sequence[str]) -> None:
         raise StoreUnavailable(
             "another partition has written the same entity at the same time", remedy="Tailrace retries automatically."
         )
+
+
+async def stored_offsets(
+    session: Session, name: str, *, column: str = "next_offset", schema: str = ""
+) -> dict[Partition, int]:
+    """Returns `column` of each partition that has it; `furthest` is the highest next offset it ever had."""
+    table = sql.Identifier(*filter(None, [schema]), "tailrace_offsets")
+    query = sql.SQL(_OFFSETS).format(table=table, column=sql.Identifier(column))
+    rows = await (await session.execute(query, [name])).fetchall()
+    return {Partition(topic, number): offset for topic, number, offset in rows}
 
 
 async def horizon_of(session: Session, name: str) -> int:

@@ -81,7 +81,3 @@ def _require_markers(name: str, moves: list[Move], safe: Mapping[Partition, int]
             why=f"Markers of events before {since} are pruned: those events would be applied a second time.",
             remedy=f"Reset to {since} or later, or rebuild the projection with --rebuild.",
         )
-
-
-async def reset_offsets(projection: Projection, moves: list[Move]) -> None:
-    await projection.store.reset({move.partition: move.target for move in moves})

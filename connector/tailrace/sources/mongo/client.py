@@ -44,14 +44,15 @@ MONGO_TLS = "tlsCAFile and tlsCertificateKeyFile in the address"
 """The settings that decide which certificates are trusted and which one is presented."""
 PROBE_SECONDS = 2.0
 HISTORY_LOST = {280, 286, 136}  # ChangeStreamFatalError, ChangeStreamHistoryLost, CappedPositionLost
-REFUSED = {13, 18, 8000, 31, 11}  # Unauthorized, AuthenticationFailed, AtlasError, RoleNotFound, UserNotFound
+ACCESS_CODES = {11, 13, 18, 31, 8000}  # UserNotFound, Unauthorized, AuthenticationFailed, RoleNotFound, AtlasError
 NO_REPLICA_SET = {40573, 123, 76}  # $changeStream only on replica sets; NotAReplicaSet; NoReplicationEnabled
 TOO_LARGE = 10334
-AWAY = {
-    6, 7, 43, 50, 63, 89, 91, 94, 133, 134, 150, 189, 202, 211, 234, 237, 262, 9001, 10107, 11600, 11601, 11602, 13388,
-    13435, 13436,
+TRANSIENT_CODES = {
+    6, 7, 43, 50, 89, 91, 133, 134, 150, 189, 202, 211, 234, 237, 262, 9001, 10107, 11600, 11601, 11602, 13388, 13435,
+    13436,
 }  # fmt: skip
 """Unreachable hosts, lost cursors, time limits, elections, a server that shuts down or recovers."""
+_RETRIED = {*TRANSIENT_CODES, 63, 94}  # StaleShardVersion, NotYetInitialized
 NAMESPACE_EXISTS = 48
 STEPPED_DOWN = "ResumableChangeStreamError"
 _TOKEN = re.compile(r'_data: "[0-9A-F]*"?')
@@ -174,7 +175,7 @@ def collection_ids(client: Client, database: str, names: tuple[str, ...], *, cre
                     require_collection(f"{database}.{each['name']}", str(each.get("type", "collection")))
                 found = {each["name"]: each.get("info", {}).get("uuid", b"").hex() for each in listed}
             except OperationFailure as error:
-                if error.code not in REFUSED:
+                if error.code not in ACCESS_CODES:
                     raise
                 # The listCollections privilege is not needed to follow a stream.
                 return dict.fromkeys(names, "")
@@ -215,7 +216,7 @@ def not_a_replica_set() -> AccessRefused:
 
 def translate(error: PyMongoError, doing: str) -> TailraceError:
     """Returns our error for an error of the driver."""
-    said = _said(error)
+    said = server_text(error)
     if isinstance(error, OperationFailure):
         return _refusal(error, doing, said)
     if isinstance(error, ConnectionFailure) and (invalid := certificate_error(said, "MongoDB", MONGO_TLS)) is not None:
@@ -259,19 +260,19 @@ def _refusal(error: OperationFailure, doing: str, said: str) -> TailraceError:
         )
     if code in NO_REPLICA_SET:
         return not_a_replica_set()
-    if code in REFUSED:
+    if code in ACCESS_CODES:
         return AccessRefused(
             f"MongoDB refuses {doing}",
             why=said,
             remedy="The user needs the actions find and changeStream on the outbox collection (on the database, for "
             "several); `tailrace init --mongo` writes the commands.",
         )
-    if code in AWAY or error.has_error_label(STEPPED_DOWN):
+    if code in _RETRIED or error.has_error_label(STEPPED_DOWN):
         return SourceUnavailable(f"MongoDB failed while {doing}", why=said, remedy="Tailrace retries by itself.")
     return SourceError(f"MongoDB refuses {doing}", why=said, remedy="See the server's log; then start again.")
 
 
-def _said(error: Exception) -> str:
+def server_text(error: Exception) -> str:
     """Returns the server's error text on one line, without the full response that the driver adds."""
     text = str(error).split(", full error:")[0].split(", Timeout:")[0]
     # A token contains the document's id.

@@ -7,6 +7,7 @@ percent-encoded, libpq takes the part behind an `@`, `/` or `:` for a host, port
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 
 import psycopg
 
@@ -45,17 +46,16 @@ def is_malformed(error: psycopg.Error) -> bool:
 
 
 # SQLSTATEs, or their first two characters, that are retried. Everything else halts the pipeline.
-_RETRIED = ("08", "57P01", "57P02", "57P03", "57P05", "53300", "53400", "55P03", "40001", "40P01", "25P03", "25P04")
-_RIGHTS = ("28", "42501")
+RETRIED = ("08", "57P01", "57P02", "57P03", "57P05", "53300", "53400", "55P03", "40001", "40P01", "25P03", "25P04")
+RIGHTS = ("28", "42501")
 _NO_DATABASE = re.compile(r'database "[^"]*" does not exist')
 # A failed login has no SQLSTATE, only a text.
-_RIGHTS_TEXT = (
-    "authentication failed",
-    "pg_hba.conf",
-    "does not exist",
-    "permission denied",
-    "must be superuser",
-)
+LOGIN_TEXTS = ("authentication failed", "pg_hba.conf", "does not exist", "permission denied")
+
+
+def is_login_refused(text: str, texts: Sequence[str]) -> bool:
+    """Whether an error without SQLSTATE has one of `texts`, and is not about a server that starts or stops."""
+    return any(each in text for each in texts) and "the database system" not in text
 
 
 def translate_error(sqlstate: str | None, text: str) -> TailraceError:
@@ -76,7 +76,7 @@ def translate_error(sqlstate: str | None, text: str) -> TailraceError:
             why="Row security hides rows of the table from this role: they would be missing.",
             remedy="As a superuser: ALTER ROLE … BYPASSRLS; for the role in source.postgres.",
         )
-    if sqlstate is not None and sqlstate.startswith(_RIGHTS):
+    if sqlstate is not None and sqlstate.startswith(RIGHTS):
         return _rights(text)
     if sqlstate == "25006":
         return SourceReadOnly(
@@ -84,7 +84,7 @@ def translate_error(sqlstate: str | None, text: str) -> TailraceError:
             why="The server is a standby, or read-only for another reason (default_transaction_read_only).",
             remedy="Name the primary in source.postgres; with several hosts, target_session_attrs=read-write finds it.",
         )
-    if sqlstate is not None and not sqlstate.startswith(_RETRIED):
+    if sqlstate is not None and not sqlstate.startswith(RETRIED):
         return SourceError(
             f"{text} [{sqlstate}]",
             why="Postgres refused the statement.",
@@ -92,7 +92,7 @@ def translate_error(sqlstate: str | None, text: str) -> TailraceError:
         )
     if sqlstate is None and (invalid := certificate_error(text, "Postgres", POSTGRES_TLS)) is not None:
         return invalid
-    if sqlstate is None and any(sign in text for sign in _RIGHTS_TEXT) and "the database system" not in text:
+    if sqlstate is None and is_login_refused(text, (*LOGIN_TEXTS, "must be superuser")):
         return _rights(text)
     return SourceUnavailable(
         text or "Postgres closed the connection", why=out_of_files(), remedy="Tailrace reconnects by itself."
