@@ -9,8 +9,8 @@ from typing import Any
 
 from helpers.memory_store import MemoryStore
 from tailrace.projections.core.apply import BatchResult
-from tailrace.projections.core.dead_letters import Failure
 from tailrace.projections.core.event import Event, read_event
+from tailrace.projections.core.failures import Failure
 from tailrace.projections.core.handlers import Handler, Handlers, RegisteredHandler
 from tailrace.projections.core.partition_worker import PartitionWorker
 from tailrace.projections.core.settings import ProjectionSpec, Settings

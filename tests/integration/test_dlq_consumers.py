@@ -23,8 +23,8 @@ from tailrace.dlq.redrive import RedriveItem, RedrivePublisher
 from tailrace.dlq.resolutions import Resolution
 from tailrace.errors import Fenced, Reason
 from tailrace.event import Record
-from tailrace.projections.core.dead_letters import Failure, dead_letter_record
 from tailrace.projections.core.event import Event, read_event
+from tailrace.projections.core.failures import Failure, dead_letter_record
 from tailrace.projections.core.store import Partition
 from tailrace.state import offsets
 from tailrace.testkit.stack import KafkaBroker, wait_until

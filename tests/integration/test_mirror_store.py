@@ -16,8 +16,8 @@ from pymongo import DESCENDING, IndexModel
 
 from tailrace.errors import ConfigError, Reason, Rejected
 from tailrace.projections.core.apply import BatchResult
-from tailrace.projections.core.dead_letters import Failure
 from tailrace.projections.core.event import Event, read_event
+from tailrace.projections.core.failures import Failure
 from tailrace.projections.core.handlers import Handlers, RegisteredHandler
 from tailrace.projections.core.partition_worker import PartitionWorker
 from tailrace.projections.core.settings import ProjectionSpec, Settings

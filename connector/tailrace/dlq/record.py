@@ -1,6 +1,6 @@
 """Builds the dead letter of an event that cannot be published: its value, the reason and where it came from. Pure.
 
-Pipelines and consumers (`projections/core/dead_letters.py`) write the same format. The record always fits: the value
+Pipelines and consumers (`projections/core/failures.py`) write the same format. The record always fits: the value
 is limited to `limit_bytes`, and headers are limited, too, because a dead letter that Kafka rejects would stop the
 pipeline. The value is never null, which would mean "delete" on a compacted topic. `tailrace.payload` says what the
 value is: `original`, `omitted` (a summary replaces it), `null` (the payload was NULL) or `row` (the row could not be

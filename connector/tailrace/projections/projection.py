@@ -23,10 +23,9 @@ from typing import Any, TypeVar
 from tailrace import backoff
 from tailrace.errors import ConfigError, PositionMoved
 from tailrace.projections.core.apply import BatchResult, StoredOffsetMoved
-from tailrace.projections.core.dead_letters import Failure, dead_letter_record
 from tailrace.projections.core.decoding import Decode, decode_json
 from tailrace.projections.core.event import Event, EventFunction, read_event
-from tailrace.projections.core.failure_policy import log_text
+from tailrace.projections.core.failures import Failure, dead_letter_record, log_text
 from tailrace.projections.core.handlers import Handler, Handlers, Model, RegisteredHandler, is_asynchronous
 from tailrace.projections.core.partition_worker import PartitionWorker
 from tailrace.projections.core.settings import OnFailure, OnReplay, ProjectionSpec, Settings

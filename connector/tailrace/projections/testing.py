@@ -21,8 +21,8 @@ from typing import Any, NamedTuple, Self
 import orjson
 
 from tailrace.projections.core.apply import BatchResult
-from tailrace.projections.core.dead_letters import Failure
 from tailrace.projections.core.event import REPLAY, Event, read_event
+from tailrace.projections.core.failures import Failure
 from tailrace.projections.core.partition_worker import PartitionWorker
 from tailrace.projections.core.store import Partition
 from tailrace.projections.projection import Projection

@@ -17,11 +17,10 @@ from typing import Any, Protocol
 from tailrace import backoff, failpoints
 from tailrace.errors import ConfigError, Halted, ProjectionError, StoreUnavailable, TailraceError
 from tailrace.projections.core.apply import ApplyFailed, BatchResult, StoredOffsetMoved, apply
-from tailrace.projections.core.dead_letters import Failure
 from tailrace.projections.core.event import Event, restore_event
 from tailrace.projections.core.event_queue import EventQueue
 from tailrace.projections.core.expiry import expire, mark_dead
-from tailrace.projections.core.failure_policy import final_failure, log_text, split_batch, waited_too_long
+from tailrace.projections.core.failures import Failure, final_failure, log_text, split_batch, waited_too_long
 from tailrace.projections.core.settings import ProjectionSpec
 from tailrace.projections.core.store import EventOutcome, Partition, ProjectionStore
 

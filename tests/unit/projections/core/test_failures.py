@@ -1,4 +1,4 @@
-"""Dead letters of projections: any event fits, and the same record can be restored from it."""
+"""Failed events: splitting a batch, and dead letters, which fit and restore the same record whatever the event."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from tailrace.dlq.redrive import publish_again
 from tailrace.dlq.resolutions import Resolution, ResolvedIds
 from tailrace.errors import Reason, Rejected
 from tailrace.event import Headers, Record
-from tailrace.projections.core.dead_letters import LIMIT_BYTES, Failure, dead_letter_record
 from tailrace.projections.core.event import Event, read_event
+from tailrace.projections.core.failures import LIMIT_BYTES, Failure, dead_letter_record, split_batch
 from tailrace.projections.core.store import Partition
 
-FAILURE = Failure(Reason.MAX_RETRIES_EXCEEDED, "ValueError: no such order.", "Mend the handler.", 5)
+FAILURE = Failure(Reason.MAX_RETRIES_EXCEEDED, "ValueError: no such order.", "Fix the handler.", 5)
 OWN = [("id", b"e-1"), ("type", b"Placed"), ("position", b"0/1:0"), ("timestamp", b"1700"), ("traceparent", b"00-a")]
 ORDERS = Partition("orders", 3)
 PRODUCER_BYTES = 1_000_000
@@ -53,7 +53,7 @@ def read_back(record: Record, offset: int = 7, recorded_ms: int = 99_999) -> Dea
 def test_a_dead_letter_holds_the_event_and_its_failure() -> None:
     record = written(event())
     assert (record.topic, record.value, record.key) == ("order-summary.dead-letters", b'{"a":1}', b"k")
-    explanation = "ValueError: no such order. Remedy: Mend the handler."
+    explanation = "ValueError: no such order. Remedy: Fix the handler."
     expected = {
         "tailrace.reason": b"max_retries_exceeded",
         "tailrace.explanation": explanation.encode(),
@@ -92,7 +92,7 @@ def test_a_dead_letter_holds_the_event_and_its_failure() -> None:
 def test_the_fields_of_a_dead_letter() -> None:
     found = read_back(written(event()))
     assert (found.reason, found.explanation, found.remedy) == (
-        "max_retries_exceeded", "ValueError: no such order.", "Mend the handler.",
+        "max_retries_exceeded", "ValueError: no such order.", "Fix the handler.",
     )  # fmt: skip
     assert (found.consumer, found.place, found.topic) == ("order-summary", "orders[3]@42", "orders")
     assert (found.event_id, found.type, found.position, found.committed_ms) == ("e-1", "Placed", "0/1:0", 1700)
@@ -255,3 +255,14 @@ def test_a_resolution_counts_for_copies_and_no_other_dead_letter() -> None:
     marked.note(again.id, None)
     assert first not in marked
     assert again not in marked
+
+
+@given(st.integers(2, 50), st.data())
+def test_a_split_keeps_all_events_in_order(size: int, data: st.DataObject) -> None:
+    index = data.draw(st.none() | st.integers(0, size - 1))
+    batch = [event(offset=number) for number in range(size)]
+    pieces = split_batch(batch, index)
+    assert [each for piece in pieces for each in piece] == batch
+    assert all(0 < len(piece) < size for piece in pieces)
+    if index is not None:
+        assert [batch[index]] in [list(piece) for piece in pieces]
