@@ -178,8 +178,9 @@ def test_an_event_behind_a_lasting_gap_is_dead_lettered(projected: Projected) ->
 
 
 def test_a_rebuild_while_the_old_projection_runs(projected: Projected) -> None:
-    """The handler was wrong; the new one is filled from the start, and takes the place of the old one whole. What was
-    replayed meanwhile, the old one has left to the new one.
+    """The copy of a fixed handler is filled from the beginning, and replaces the old projection as a whole.
+
+    Events that are replayed during the rebuild are applied by the copy only.
     """
     projected.configure('on_replay="rebuild"')
     projected.publish(*({"key": f"k-{n % 4}"} for n in range(40)))
@@ -213,7 +214,7 @@ def test_a_killed_rebuild_continues(projected: Projected) -> None:
     worker = projected.start()
     projected.caught_up()
     assert worker.stop() == 0
-    # Behind the last event, where only the end of its transaction stands.
+    # After the last event, before its transaction marker.
     assert projected.command("--reset", "latest", "--yes").returncode == 0
     before = projected.state()
     killed = projected.start("--rebuild", kill="projection-committed:3", wait=False)

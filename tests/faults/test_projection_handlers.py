@@ -79,10 +79,10 @@ def test_versions_of_an_entity_in_two_partitions_do_not_go_backwards(database: s
                 assert await newer.entities(["o-1"]) == {}
                 await newer.save_entities({"o-1": EntityState(2, deleted=False)})
                 task = asyncio.create_task(older())
-                # Until it waits for the newer one, be it in `entities` or in `save_entities`.
+                # Until it waits for the newer one, in `entities` or in `save_entities`.
                 await asyncio.to_thread(wait_until, lambda: waits(database), 30)
             [error] = await asyncio.gather(task, return_exceptions=True)
-            # To be done again is as good.
+            # A retry is fine, too.
             assert error is None or one.is_transient(error), error
             async with one.transaction(P0) as transaction:
                 assert await transaction.entities(["o-1"]) == {"o-1": EntityState(2, deleted=False)}

@@ -85,27 +85,27 @@ def test_a_rebuild_of_other_topics_swaps_when_it_has_read_them(projected: Projec
     projected.kafka.create_topic(projected.topic, projected.partitions)
     projected.publish(*({"key": "k"} for _ in range(150)))
     after = projected.fold()
-    # A handler that takes its time: few enough wait in the queue all along.
+    # A slow handler: the queue always holds fewer events than a batch.
     slow = APP.replace("    await effects", "    await asyncio.sleep(0.03)\n    await effects")
     projected.configure(app=f"import asyncio\n{slow}")
-    seen: list[dict[str, list[str]]] = []
+    states: list[dict[str, list[str]]] = []
 
     def ended(rebuilder: Worker) -> bool:
-        seen.append(projected.state())
+        states.append(projected.state())
         return not rebuilder.running
 
     rebuilder = projected.start("--rebuild", wait=False)
     wait_until(lambda: ended(rebuilder), 180)
     assert rebuilder.ended(10) == 0, rebuilder.log
     assert projected.state() == after
-    assert all(each in (before, after) for each in seen), "never a part of it"
+    assert all(each in (before, after) for each in states), "never a part of it"
 
 
 def test_two_rebuilds_that_share_the_partitions_are_reported(projected: Projected) -> None:
     """Neither reads all partitions, so neither can swap."""
     impatient = "from tailrace.projections.rebuild import catch_up\ncatch_up.PATIENCE_SECONDS = 3"
     projected.configure("within=0.01, max_attempts=100_000", impatient)
-    # Neither is done before the other has come.
+    # Neither is done before the other has joined.
     projected.publish({"key": "k", "value": b'{"fail": true}'})
     both = [projected.start("--rebuild"), projected.start("--rebuild", wait=False)]
     wait_until(lambda: not all(each.running for each in both), 120, what="one of them to give up")

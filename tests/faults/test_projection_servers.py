@@ -115,7 +115,7 @@ def test_a_worker_without_partitions_is_not_stalled(narrow: Projected) -> None:
     narrow.configure(f"give_up={IDLE_SECONDS}, within=0.01")
     workers = [narrow.start(), narrow.start(wait=False)]
     wait_until(lambda: shares(narrow) == [0, 1], 120, what="one of them to get the partition, the other none")
-    # The next look at it may be a whole pause after the bound.
+    # The next check may come a whole pause after the bound.
     assert not ended_within(workers[0], IDLE_SECONDS + LOOK_SECONDS + 1), workers[0].log
     assert workers[1].running, workers[1].log
     narrow.publish(*({"key": f"k-{n}"} for n in range(30)))

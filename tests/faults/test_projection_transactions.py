@@ -182,10 +182,10 @@ def test_a_connection_that_a_handler_kept_does_not_work_in_a_later_transaction(d
 
 @pytest.mark.parametrize("commits", [False, True], ids=["rolled back", "committed"])
 def test_a_task_that_outlives_its_handler_in_mongodb(mongo: MongoServer, commits: bool) -> None:
-    place = f"transactions_{uuid.uuid4().hex[:8]}"
+    database = f"transactions_{uuid.uuid4().hex[:8]}"
 
     async def scenario() -> None:
-        store = MongoStore(mongo.uri, place, collections={"things": []})
+        store = MongoStore(mongo.uri, database, collections={"things": []})
         await store.open("p")
         written: set[str] = set()
         kept: set[str] = set()
@@ -214,8 +214,8 @@ def test_a_task_that_outlives_its_handler_in_mongodb(mongo: MongoServer, commits
             kept |= written if commits else set()
         await store.close()
         with mongo.client() as client:
-            assert {each["_id"] for each in client[place].things.find()} == kept
-            stored = [each.get("next_offset") for each in client[place].tailrace_offsets.find()]
+            assert {each["_id"] for each in client[database].things.find()} == kept
+            stored = [each.get("next_offset") for each in client[database].tailrace_offsets.find()]
             assert stored == ([10] if commits else [None])
 
     in_loop(scenario)

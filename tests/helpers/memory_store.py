@@ -1,7 +1,7 @@
-"""A store in memory, for tests of the kit: it passes the contract of stores, and shows what it holds.
+"""A store in memory, for tests of the kit. It passes the store contract, and tests can read its contents.
 
-Stores that share a `MemoryDatabase` are workers of one database. A transaction works on copies and its changes are
-replayed at the commit, so a rollback is to forget them; two that claim the same event are found out at the commit.
+Stores that share a `MemoryDatabase` are workers of one database. A transaction changes copies; a commit repeats the
+changes on the database, a rollback drops them. A commit fails if another transaction has marked the same event.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ KEPT = (EventOutcome.DEAD, EventOutcome.WAITING)
 
 @dataclass
 class Records:
-    """What the kit keeps for one projection."""
+    """The kit's records of one projection."""
 
     offsets: dict[Partition, int] = field(default_factory=dict)
     furthest: dict[Partition, int] = field(default_factory=dict)
@@ -36,59 +36,59 @@ class Records:
 
 
 class MemoryDatabase:
-    """What is committed: `rows` of the handlers, and `records` of the kit by projection."""
+    """The committed data: `rows` of the handlers, and `records` of the kit by projection."""
 
     def __init__(self) -> None:
         self.rows: Rows = {}
         self.records: dict[str, Records] = {}
         self.open: set[MemoryTransaction] = set()
         self.refuse: Callable[[str, Mapping[str, Any], Mapping[str, Any] | None], None] | None = None
-        """Called with each write when it is carried out; raises, if a test wants that."""
+        """Called with each write when it is executed; a test may let it raise."""
         self._locks: dict[tuple[str, Partition], asyncio.Lock] = {}
 
     def lock(self, name: str, partition: Partition) -> asyncio.Lock:
         return self._locks.setdefault((name, partition), asyncio.Lock())
 
     def cut(self) -> None:
-        """Breaks what is open."""
+        """Breaks all open transactions."""
         for transaction in self.open:
             transaction.broken.set()
 
 
 class MemoryEffects:
-    """Writes rows. `rows` is what the transaction sees: what is committed, and its own writes once carried out."""
+    """Writes rows. `rows` is what the transaction sees: committed rows, and its own executed writes."""
 
     def __init__(self, database: MemoryDatabase) -> None:
         self.rows: Rows = copy.deepcopy(database.rows)
-        self.carried_out: list[tuple[str, dict[str, Any], dict[str, Any] | None]] = []
+        self.executed: list[tuple[str, dict[str, Any], dict[str, Any] | None]] = []
         self.has_ended = False
         self._database = database
-        self._put_off: list[tuple[str, dict[str, Any], dict[str, Any] | None]] = []
+        self._deferred: list[tuple[str, dict[str, Any], dict[str, Any] | None]] = []
 
     def upsert(self, table: str, key: Mapping[str, Any], values: Mapping[str, Any]) -> None:
         self._require_open()
-        self._put_off.append((table, dict(key), dict(values)))
+        self._deferred.append((table, dict(key), dict(values)))
 
     def delete(self, table: str, key: Mapping[str, Any]) -> None:
         self._require_open()
-        self._put_off.append((table, dict(key), None))
+        self._deferred.append((table, dict(key), None))
 
     def _require_open(self) -> None:
         if self.has_ended:
             raise RuntimeError("the transaction of these effects has ended")
 
     async def fetch_one(self, table: str, key: Mapping[str, Any]) -> dict[str, Any] | None:
-        """The row with its key, as the transaction sees it."""
+        """Returns the row with this key, as the transaction sees it."""
         await self.flush()
         return self.rows.get(table, {}).get(row_key(key))
 
     async def flush(self) -> None:
-        writes, self._put_off = self._put_off, []
+        writes, self._deferred = self._deferred, []
         for table, key, values in writes:
             if self._database.refuse is not None:
                 self._database.refuse(table, key, values)
             write(self.rows, table, key, values)
-            self.carried_out.append((table, key, values))
+            self.executed.append((table, key, values))
 
 
 def row_key(key: Mapping[str, Any]) -> Key:
@@ -102,13 +102,13 @@ def write(rows: Rows, table: str, key: Mapping[str, Any], values: Mapping[str, A
         rows.setdefault(table, {}).setdefault(row_key(key), dict(key)).update(values)
 
 
-def _about(records: Records, entity: str) -> object:
-    """All that is known of it."""
+def _entity_records(records: Records, entity: str) -> object:
+    """Returns the state and the waiting events of an entity."""
     return records.entities.get(entity), {each.event_id for each in records.waiting.values() if each.entity == entity}
 
 
 class MemoryTransaction:
-    """For events of one partition; `changes` are replayed at the commit."""
+    """A transaction for events of one partition; its changes are repeated at the commit."""
 
     def __init__(self, database: MemoryDatabase, name: str, partition: Partition) -> None:
         self.broken = asyncio.Event()
@@ -116,11 +116,11 @@ class MemoryTransaction:
         self._database = database
         self._name = name
         self._partition = partition
-        self._seen = copy.deepcopy(database.records[name])
-        self._before = copy.deepcopy(self._seen)
+        self._view = copy.deepcopy(database.records[name])
+        self._before = copy.deepcopy(self._view)
         self._changes: list[Callable[[Records], None]] = []
-        self._claimed: dict[str, tuple[Marker, EventOutcome] | None] = {}
-        self._asked: dict[str, object] = {}
+        self._marked: dict[str, tuple[Marker, EventOutcome] | None] = {}
+        self._loaded: dict[str, object] = {}
         self._written: set[str] = set()
         self._locked = False
 
@@ -131,12 +131,12 @@ class MemoryTransaction:
     async def position(self) -> int | None:
         if not self._locked:
             await self._lock()
-            # A waiting transaction sees what the other has changed.
+            # A transaction that has waited sees the changes of the other one.
             self._effects.rows = copy.deepcopy(self._database.rows)
-            self._seen = copy.deepcopy(self._database.records[self._name])
-            self._before = copy.deepcopy(self._seen)
-        self._require_sound()
-        return self._seen.offsets.get(self._partition)
+            self._view = copy.deepcopy(self._database.records[self._name])
+            self._before = copy.deepcopy(self._view)
+        self._require_connected()
+        return self._view.offsets.get(self._partition)
 
     async def advance(self, offset: int) -> None:
         def change(records: Records) -> None:
@@ -148,10 +148,10 @@ class MemoryTransaction:
     async def mark(self, markers: Sequence[Marker]) -> set[str]:
         fresh: dict[str, Marker] = {}
         for marker in markers:
-            known = self._seen.markers.get(marker.event_id)
+            known = self._view.markers.get(marker.event_id)
             if marker.event_id not in fresh and (known is None or known[1] is EventOutcome.DEAD):
                 fresh[marker.event_id] = marker
-                self._claimed.setdefault(marker.event_id, self._before.markers.get(marker.event_id))
+                self._marked.setdefault(marker.event_id, self._before.markers.get(marker.event_id))
         written = {each: (marker, EventOutcome.APPLIED) for each, marker in fresh.items()}
         self._change(lambda records: records.markers.update(written))
         return set(fresh)
@@ -164,10 +164,10 @@ class MemoryTransaction:
         self._change(change)
 
     async def entities(self, names: Collection[str]) -> dict[str, EntityState]:
-        self._require_sound()
+        self._require_connected()
         for name in names:
-            self._asked.setdefault(name, _about(self._before, name))
-        return {name: self._seen.entities[name] for name in names if name in self._seen.entities}
+            self._loaded.setdefault(name, _entity_records(self._before, name))
+        return {name: self._view.entities[name] for name in names if name in self._view.entities}
 
     async def save_entities(self, states: Mapping[str, EntityState]) -> None:
         self._written.update(states)
@@ -182,13 +182,13 @@ class MemoryTransaction:
         self._change(change)
 
     async def waiting(self, names: Collection[str]) -> list[WaitingEvent]:
-        self._require_sound()
-        found = [each for each in self._seen.waiting.values() if each.entity in names]
+        self._require_connected()
+        found = [each for each in self._view.waiting.values() if each.entity in names]
         return sorted(found, key=lambda each: (each.entity, each.version))
 
     async def expired(self, before_ms: int, limit: int) -> list[WaitingEvent]:
-        self._require_sound()
-        own = [each for each in self._seen.waiting.values() if each.partition == self._partition]
+        self._require_connected()
+        own = [each for each in self._view.waiting.values() if each.partition == self._partition]
         return sorted((each for each in own if each.since_ms < before_ms), key=lambda each: each.since_ms)[:limit]
 
     async def release(self, event_ids: Collection[str]) -> None:
@@ -202,22 +202,22 @@ class MemoryTransaction:
         return self._database.records[self._name].horizon
 
     async def flush(self) -> None:
-        self._require_sound()
+        self._require_connected()
         await self._effects.flush()
 
     async def commit(self) -> None:
         await self.flush()
         records = self._database.records[self._name]
-        for each, known in self._claimed.items():
+        for each, known in self._marked.items():
             if records.markers.get(each) != known:
                 raise StoreUnavailable(f"another transaction has marked {each}", remedy="Try again.")
-        for name in self._written & self._asked.keys():
-            if _about(records, name) != self._asked[name]:
+        for name in self._written & self._loaded.keys():
+            if _entity_records(records, name) != self._loaded[name]:
                 raise StoreUnavailable(f"another transaction has written {name}", remedy="Try again.")
         for change in self._changes:
             change(records)
-        for carried_out in self._effects.carried_out:
-            write(self._database.rows, *carried_out)
+        for executed in self._effects.executed:
+            write(self._database.rows, *executed)
 
     def end(self) -> None:
         self._effects.has_ended = True
@@ -225,11 +225,11 @@ class MemoryTransaction:
             self._database.lock(self._name, self._partition).release()
 
     def _change(self, change: Callable[[Records], None]) -> None:
-        self._require_sound()
-        change(self._seen)
+        self._require_connected()
+        change(self._view)
         self._changes.append(change)
 
-    def _require_sound(self) -> None:
+    def _require_connected(self) -> None:
         if self.broken.is_set():
             raise StoreUnavailable("the connection is broken", remedy="Try again.")
 
@@ -247,7 +247,7 @@ class MemoryTransaction:
 
 
 class MemoryStore:
-    """A worker's store. Without a `database` it has one to itself."""
+    """The store of one worker; without a `database` it has its own."""
 
     def __init__(self, database: MemoryDatabase | None = None) -> None:
         self.database = database or MemoryDatabase()
@@ -256,18 +256,18 @@ class MemoryStore:
 
     @property
     def rows(self) -> Rows:
-        """What handlers have written and the store has committed."""
+        """The committed rows of the handlers."""
         return self.database.rows
 
     @property
     def records(self) -> Records:
-        """What the kit has committed for this projection."""
+        """The committed records of the kit for this projection."""
         if self._name is None:
             raise RuntimeError("the store is not open")
         return self.database.records[self._name]
 
     def outcomes(self) -> dict[str, EventOutcome]:
-        """What became of each event, by its id."""
+        """Returns the outcome of each event by its id."""
         return {each: outcome for each, (_, outcome) in self.records.markers.items()}
 
     async def open(self, name: str) -> None:

@@ -1,4 +1,4 @@
-"""A MongoDB projection that is rebuilt: rebuild and helpers for the tests of the swap."""
+"""A MongoDB projection that is rebuilt, and helpers for the tests of the swap."""
 
 from __future__ import annotations
 

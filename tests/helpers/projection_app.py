@@ -1,6 +1,6 @@
 """Projection apps that run as processes, with a file as their store.
 
-The coordinator of an app appends each applied record to the file `seen`, which is also the stored offset.
+The coordinator of an app appends each applied record to the file `applied`, which is also the stored offset.
 """
 
 from __future__ import annotations
@@ -32,14 +32,14 @@ from tailrace.projections.core.store import Partition
 class FileCoordinator:
     def __init__(self, *topics, start="earliest"):
         self.topics, self.start, self.next, self.calls = topics, start, {}, []
-        self.seen = Path("seen").open("a", buffering=1)
+        self.applied = Path("applied").open("a", buffering=1)
 
     def owns(self, topic):
         return topic in self.topics
 
     async def positions(self, partitions):
         stored = {}
-        for line in Path("seen").read_text().splitlines():
+        for line in Path("applied").read_text().splitlines():
             number, offset, _ = line.split(" ", 2)
             stored[int(number)] = int(offset) + 1
         return {partition: [StoredOffset(stored.get(partition.number), self.start)] for partition in partitions}
@@ -61,7 +61,7 @@ class FileCoordinator:
 
     def take(self, message):
         assert self.next, "a record came before its assignment"
-        self.seen.write(f"{message.partition} {message.offset} {(message.value or b'').decode()}\\n")
+        self.applied.write(f"{message.partition} {message.offset} {(message.value or b'').decode()}\\n")
         self.next[Partition(message.topic, message.partition)] = message.offset + 1
 """
 
@@ -74,7 +74,8 @@ coordinator = app.coordinator = FileCoordinator(TOPIC{coordinator_options})
 @app.agent(app.topic(TOPIC){agent})
 async def read(stream):
     async for event in stream.noack().events():
-        if app.reader.is_current(event.message):
+        epoch = getattr(event.message, "epoch", None)
+        if epoch is not None and epoch == app.reader._delivery.epoch(event.message.tp):
             coordinator.take(event.message)
             await then(event.message)
 
@@ -89,12 +90,12 @@ import faust
 from pathlib import Path
 
 app = faust.App(NAME, broker=BROKER, value_serializer="raw", topic_disable_leader=True, web_enabled=False)
-seen = Path("seen").open("a", buffering=1)
+applied = Path("applied").open("a", buffering=1)
 
 @app.agent(app.topic(TOPIC))
 async def read(stream):
     async for event in stream.events():
-        seen.write(f"{event.message.partition} {event.message.offset} {event.message.value.decode()}\\n")
+        applied.write(f"{event.message.partition} {event.message.offset} {event.message.value.decode()}\\n")
 """
 
 
@@ -151,9 +152,9 @@ class AppRun:
         return self.log_file.read_text()
 
     @property
-    def seen(self) -> list[str]:
+    def applied(self) -> list[str]:
         """The values of the applied records, in order."""
-        file = self.folder / "seen"
+        file = self.folder / "applied"
         return [line.split(" ", 2)[2] for line in file.read_text().splitlines()] if file.exists() else []
 
     @property
@@ -167,7 +168,7 @@ class AppRun:
         try:
             wait_until(lambda: condition() or process.poll() is not None, 90, what=what)
         except StackError:
-            pytest.fail(f"{what} did not happen, but {self.seen[-5:]}, {self.calls[-5:]}:\n{self.log}")
+            pytest.fail(f"{what} did not happen, but {self.applied[-5:]}, {self.calls[-5:]}:\n{self.log}")
         assert condition(), f"ended with {process.returncode} before {what}:\n{self.log}"
 
     def stop(self) -> int:

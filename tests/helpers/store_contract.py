@@ -1,6 +1,6 @@
 """The store contract as tests: transactions and offsets here, records in `store_contract_records.py`.
 
-The tests of a store are a class that derives from `StoreContract` and says, by the fixture `stores`, how to make one.
+The tests of a store are a class that derives from `StoreContract` and creates stores in the fixture `stores`.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from helpers.store_scenarios import (
     P0,
     P1,
     Boom,
-    CompiledSchema,
     Stores,
+    StoreTests,
     again,
     all_waiting,
     in_loop,
@@ -30,7 +30,7 @@ from helpers.store_scenarios import (
 from tailrace.projections.core.store import EntityState, EventOutcome, Partition, ProjectionStore, StoreTransaction
 
 
-class TransactionContract(CompiledSchema):
+class TransactionContract(StoreTests):
     """A transaction is atomic."""
 
     async def everything(self, stores: Stores, transaction: StoreTransaction[Any]) -> None:
@@ -64,7 +64,7 @@ class TransactionContract(CompiledSchema):
             async with store.transaction(P0) as transaction:
                 await transaction.position()
                 fresh = await transaction.mark([marker(each) for each in ("new", "other", "dead")])
-                raise Boom  # only to look
+                raise Boom  # to change nothing
         except Boom:
             pass
         rows = await stores.written()
@@ -136,7 +136,7 @@ class TransactionContract(CompiledSchema):
                     await self.everything(stores, transaction)
                     await store.close()
                 committed = True
-            except Exception:  # noqa: BLE001 - each driver has its own word for it
+            except Exception:  # noqa: BLE001 - each driver has its own exception
                 pass
             assert not committed
             await store.open("orders")
@@ -209,7 +209,7 @@ class TransactionContract(CompiledSchema):
                     await self.everything(stores, transaction)
                     await stores.cut()
                     await transaction.advance(43)
-            except Exception as error:  # noqa: BLE001 - each driver has its own word for it
+            except Exception as error:  # noqa: BLE001 - each driver has its own exception
                 caught = error
             assert caught is not None
             assert store.is_transient(caught)
@@ -224,15 +224,15 @@ class TransactionContract(CompiledSchema):
                 assert not store.is_transient(error)
 
 
-class PositionContract(CompiledSchema):
+class PositionContract(StoreTests):
     """Each partition has one offset, and one writer at a time."""
 
     @in_loop
     async def test_each_partition_has_its_own_offset(self, stores: Stores) -> None:
         async with opened(stores) as store:
             assert await store.positions() == {}
-            for place, offset in ((P0, 5), (P1, 0), (Partition("returns", 0), 2**40)):
-                async with store.transaction(place) as transaction:
+            for partition, offset in ((P0, 5), (P1, 0), (Partition("returns", 0), 2**40)):
+                async with store.transaction(partition) as transaction:
                     assert await transaction.position() is None
                     await transaction.advance(offset)
             async with store.transaction(P1) as transaction:
@@ -315,8 +315,8 @@ class PositionContract(CompiledSchema):
         together = asyncio.Barrier(8)
 
         async def work(number: int) -> None:
-            place = Partition("orders", number)
-            async with store.transaction(place) as transaction:
+            partition = Partition("orders", number)
+            async with store.transaction(partition) as transaction:
                 await transaction.position()
                 await transaction.mark([marker(f"e-{number}")])
                 await transaction.save_entities({f"o-{number}": EntityState(1, deleted=False)})
@@ -325,7 +325,7 @@ class PositionContract(CompiledSchema):
                 await together.wait()  # all of them are this far, and none has committed
 
         async with opened(stores) as store:
-            # Two that begin to write to something at once may be in conflict, at most then.
+            # Two transactions that create the same table or document may conflict, so it is created before.
             await mark(store, marker("first"), partition=Partition("other", 0))
             await asyncio.gather(*(work(number) for number in range(8)))
             assert await store.positions() == {Partition("orders", number): number + 1 for number in range(8)}
@@ -366,7 +366,7 @@ class PositionContract(CompiledSchema):
                 await transaction.mark([marker("a", 10), marker("b", 10)])
                 await transaction.save_entities({"o-1": EntityState(4, deleted=False)})
                 await transaction.wait([waiting("b")])
-                # At the same time, and the same place.
+                # At the same time, in the same partition.
                 async with two.transaction(P0) as other:
                     assert await other.position() is None
                     assert await other.mark([marker("a", 10)]) == {"a"}
@@ -385,4 +385,4 @@ class PositionContract(CompiledSchema):
 
 
 class StoreContract(TransactionContract, PositionContract, RecordsContract, PruningContract):
-    """All of it."""
+    """All tests of the contract."""

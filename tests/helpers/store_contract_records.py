@@ -11,8 +11,8 @@ from helpers.store_scenarios import (
     A_WHILE,
     P0,
     P1,
-    CompiledSchema,
     Stores,
+    StoreTests,
     again,
     all_waiting,
     in_loop,
@@ -26,7 +26,7 @@ from helpers.store_scenarios import (
 from tailrace.projections.core.store import EntityState, EventOutcome, Partition, ProjectionStore
 
 
-class RecordsContract(CompiledSchema):
+class RecordsContract(StoreTests):
     """Markers, entities and waiting events."""
 
     @in_loop
@@ -70,11 +70,11 @@ class RecordsContract(CompiledSchema):
         together = asyncio.Barrier(2)
         met: set[Partition] = set()
 
-        async def work(store: ProjectionStore[Any], place: Partition) -> set[str]:
-            async with store.transaction(place) as transaction:
+        async def work(store: ProjectionStore[Any], partition: Partition) -> set[str]:
+            async with store.transaction(partition) as transaction:
                 await transaction.position()
-                if place not in met:  # in the first attempt only: the other may need no second
-                    met.add(place)
+                if partition not in met:  # in the first attempt only: a retry would wait alone
+                    met.add(partition)
                     await together.wait()
                 return await transaction.mark([marker("a"), marker("b")])
 
@@ -134,16 +134,16 @@ class RecordsContract(CompiledSchema):
     ) -> None:
         """Neither transaction sees the other; without a conflict the waiting event would never be released."""
 
-        async def come(store: ProjectionStore[Any], place: Partition, version: int, looked: asyncio.Event) -> None:
-            async with store.transaction(place) as transaction:
+        async def come(store: ProjectionStore[Any], partition: Partition, version: int, looked: asyncio.Event) -> None:
+            async with store.transaction(partition) as transaction:
                 await transaction.position()
                 state = (await transaction.entities(["o-1"])).get("o-1")
                 waits = {each.version: each.event_id for each in await transaction.waiting(["o-1"])}
                 if not looked.is_set():
                     looked.set()
-                    await asyncio.wait(tasks, timeout=A_WHILE)  # until the other is done, or waits for this one
+                    await asyncio.wait(tasks, timeout=A_WHILE)  # the other one is done, or waits for this one
                 if version > (state.version if state else 0) + 1:
-                    await transaction.wait([waiting(f"e-{version}", version, place=place)])
+                    await transaction.wait([waiting(f"e-{version}", version, partition=partition)])
                     return
                 while version + 1 in waits:
                     version += 1
@@ -176,7 +176,7 @@ class RecordsContract(CompiledSchema):
     async def test_waiting_events_are_returned_complete_and_in_order(self, stores: Stores) -> None:
         events = [
             waiting("c", 10, offset=3),
-            waiting("b", 9, place=P1, offset=2**40),
+            waiting("b", 9, partition=P1, offset=2**40),
             waiting("a", 2, entity="o-2")._replace(key=None, value=None, headers=[]),
             waiting("x", 1, entity="o-3"),
         ]
@@ -209,7 +209,7 @@ class RecordsContract(CompiledSchema):
             async with store.transaction(P0) as transaction:
                 await transaction.position()
                 await transaction.wait([waiting(f"w-{since}", since_ms=since) for since in (30, 10, 20, 40)])
-                await transaction.wait([waiting("elsewhere", place=P1, since_ms=1)])
+                await transaction.wait([waiting("elsewhere", partition=P1, since_ms=1)])
             async with store.transaction(P0) as transaction:
                 await transaction.position()
                 assert [each.event_id for each in await transaction.expired(40, 2)] == ["w-10", "w-20"]
@@ -234,7 +234,7 @@ class RecordsContract(CompiledSchema):
             assert sorted(await all_waiting(store, "o-1")) == ["a", "c"]
 
 
-class PruningContract(CompiledSchema):
+class PruningContract(StoreTests):
     """Old markers are deleted, and the horizon is raised before."""
 
     @in_loop
@@ -280,7 +280,7 @@ class PruningContract(CompiledSchema):
             assert await store.prune(100, 100) == 0
             await set_outcomes(store, {"waiting": EventOutcome.APPLIED})
             assert await store.prune(100, 100) == 1
-            # Of the dead one is known that it may come again.
+            # The dead one counts as new when it arrives again, and is pruned then.
             assert await mark(store, marker("dead", 10)) == {"dead"}
             assert await store.prune(100, 100) == 1
 
@@ -296,6 +296,6 @@ class PruningContract(CompiledSchema):
                     return await transaction.mark([marker("a", 10)]), await transaction.horizon()
 
             fresh, horizon = await again(store, attempt)
-            # Either the transaction knows the marker still, or it knows that it may be gone.
+            # The transaction sees the marker, or the horizon says that the marker may be gone.
             assert fresh == set() or horizon == 100
             assert await store.horizon() == 100

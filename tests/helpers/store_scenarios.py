@@ -13,9 +13,9 @@ import pytest
 from tailrace.projections.core.store import EventOutcome, Marker, Partition, ProjectionStore, WaitingEvent
 
 SECONDS = 120
-"""For one test: what hangs is to fail, and the machine may be slow."""
+"""The time limit of one test; the machine may be slow."""
 A_WHILE = 0.3
-"""How long one looks whether something waits that should."""
+"""How long a task is watched to see that it waits."""
 
 P0 = Partition("orders", 0)
 P1 = Partition("orders", 1)
@@ -25,16 +25,16 @@ class Stores(Protocol):
     """Stores on one database, each as a separate worker would have it."""
 
     def new(self) -> ProjectionStore[Any]:
-        """Not yet open."""
+        """Returns a store that is not open yet."""
 
     def write(self, effects: Any, key: str, value: str) -> None:
         """Defers a handler's write: a row (or document) with `value` for `key`."""
 
     async def written(self) -> dict[str, str]:
-        """Returns what is committed of that, by any projection."""
+        """Returns the committed values by key, of any projection."""
 
     async def cut(self) -> None:
-        """Breaks every connection there is; new ones can be made at once."""
+        """Breaks all connections; new ones can be opened at once."""
 
 
 class Boom(Exception):
@@ -42,7 +42,7 @@ class Boom(Exception):
 
 
 def in_loop(test: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., None]:
-    """A plain test from an async one."""
+    """Runs an async test in an event loop, with a time limit."""
 
     @functools.wraps(test)
     def run(*given: Any, **fixtures: Any) -> None:
@@ -70,14 +70,20 @@ def marker(event_id: str, time_ms: int = 1000, entity: str | None = "o-1", versi
 
 
 def waiting(
-    event_id: str, version: int = 2, *, entity: str = "o-1", place: Partition = P0, offset: int = 7, since_ms: int = 50
+    event_id: str,
+    version: int = 2,
+    *,
+    entity: str = "o-1",
+    partition: Partition = P0,
+    offset: int = 7,
+    since_ms: int = 50,
 ) -> WaitingEvent:
     headers = [("id", event_id.encode()), ("blob", b"\x00\xff"), ("id", b"")]
-    return WaitingEvent(event_id, entity, version, place, offset, b"k\x00", b'{"a": 1}', headers, 1000, since_ms)
+    return WaitingEvent(event_id, entity, version, partition, offset, b"k\x00", b'{"a": 1}', headers, 1000, since_ms)
 
 
 def same(one: WaitingEvent, other: WaitingEvent) -> bool:
-    """Headers may come back as another kind of sequence."""
+    """Compares waiting events; a store may return headers as another kind of sequence."""
     plain = [each._replace(headers=[tuple(header) for header in each.headers]) for each in (one, other)]
     return plain[0] == plain[1]
 
@@ -106,18 +112,18 @@ async def still_waits(task: asyncio.Task[Any]) -> bool:
 
 
 async def again(store: ProjectionStore[Any], attempt: Callable[[], Awaitable[Any]]) -> Any:
-    """As a worker does: what heals by trying again is tried again."""
+    """Retries after transient errors, as a worker does."""
     for _ in range(20):
         try:
             return await attempt()
         except Exception as error:
             if not store.is_transient(error):
                 raise
-    raise AssertionError("it did not heal")
+    raise AssertionError("20 attempts failed")
 
 
-class CompiledSchema:
-    """The tests of a certain store say by this fixture how to make one."""
+class StoreTests:
+    """The base of the contract's tests. Tests of a store override the fixture."""
 
     @pytest.fixture
     def stores(self) -> Stores:

@@ -26,7 +26,7 @@ from tailrace.projections.mongo.mirror import BATCH, FLUSH_SECONDS, mirror_decod
 from tailrace.projections.mongo.mirror_store import MirrorStore
 from tailrace.testkit.stack import MongoServer
 
-PLACE = Partition("transactions", 0)
+PARTITION = Partition("transactions", 0)
 NONCES = IndexModel([("payload.sender", 1), ("payload.nonce", 1)], unique=True)
 FIVE = [
     IndexModel([("payload.sender", 1), ("arrived", DESCENDING)]),
@@ -38,15 +38,15 @@ FIVE = [
 
 
 @pytest.fixture
-def place() -> str:
+def database() -> str:
     """A new database, and the projection's name, which fail points select."""
     return f"test_{uuid.uuid4().hex[:12]}"
 
 
 @asynccontextmanager
-async def opened(mongo: MongoServer, place: str, *indexes: IndexModel) -> AsyncIterator[MirrorStore]:
-    store = MirrorStore(mongo.uri, place, "transactions", indexes=indexes)
-    await store.open(place)
+async def opened(mongo: MongoServer, database: str, *indexes: IndexModel) -> AsyncIterator[MirrorStore]:
+    store = MirrorStore(mongo.uri, database, "transactions", indexes=indexes)
+    await store.open(database)
     try:
         yield store
     finally:
@@ -56,19 +56,19 @@ async def opened(mongo: MongoServer, place: str, *indexes: IndexModel) -> AsyncI
 def event(offset: int, *, sender: str = "a", nonce: int | None = None, value: bytes | None = None) -> Event:
     payload = json.dumps({"sender": sender, "nonce": offset if nonce is None else nonce}).encode()
     headers = [("id", f"t-{offset}".encode()), ("type", b"Transferred"), ("position", b"0/16"), ("timestamp", b"1700")]
-    return read_event(PLACE, offset, sender.encode(), payload if value is None else value, headers, 1)
+    return read_event(PARTITION, offset, sender.encode(), payload if value is None else value, headers, 1)
 
 
 class RecordingCallbacks:
     """Callbacks that record their calls."""
 
     def __init__(self) -> None:
-        self.letters: list[tuple[str, Failure]] = []
+        self.dead_letters: list[tuple[str, Failure]] = []
         self.applied: list[BatchResult] = []
         self.errors: list[BaseException] = []
 
     async def dead_letter(self, event: Event, failure: Failure) -> None:
-        self.letters.append((event.id, failure))
+        self.dead_letters.append((event.id, failure))
 
     def committed(self, worker: PartitionWorker, applied: BatchResult) -> None:
         self.applied.append(applied)
@@ -85,47 +85,49 @@ class RecordingCallbacks:
     def resume(self, worker: PartitionWorker) -> None: ...
 
 
-async def through(store: MirrorStore, place: str, events: Sequence[Event], start: int = 0) -> RecordingCallbacks:
+async def process_events(
+    store: MirrorStore, database: str, events: Sequence[Event], start: int = 0
+) -> RecordingCallbacks:
     """Processes events as a worker does, but without waiting before retries."""
-    around = RecordingCallbacks()
+    callbacks = RecordingCallbacks()
     handlers = Handlers(mirror_decode)
     handlers.add((), RegisteredHandler(mirror_handler, None, deletes=False))
-    spec = ProjectionSpec(place, handlers, Settings(events=BATCH, within=FLUSH_SECONDS))
+    spec = ProjectionSpec(database, handlers, Settings(events=BATCH, within=FLUSH_SECONDS))
 
     async def at_once(seconds: float) -> None: ...
 
-    worker = PartitionWorker(PLACE, start, 0, store, spec, around, sleep=at_once)
+    worker = PartitionWorker(PARTITION, start, 0, store, spec, callbacks, sleep=at_once)
     await worker.process(events)
-    return around
+    return callbacks
 
 
-def mirrored(mongo: MongoServer, place: str) -> list[dict[str, Any]]:
+def mirrored(mongo: MongoServer, database: str) -> list[dict[str, Any]]:
     with mongo.client(tz_aware=True) as client:
-        return list(client[place].transactions.find(sort=[("offset", 1)]))
+        return list(client[database].transactions.find(sort=[("offset", 1)]))
 
 
 def offsets(documents: Sequence[dict[str, Any]]) -> list[int]:
     return [each["offset"] for each in documents]
 
 
-def fail(mongo: MongoServer, place: str, times: int, **how: Any) -> None:
+def fail(mongo: MongoServer, database: str, times: int, **how: Any) -> None:
     with mongo.client() as client:
         client.admin.command(
-            "configureFailPoint", "failCommand", mode={"times": times}, data={"appName": f"tailrace {place}", **how}
+            "configureFailPoint", "failCommand", mode={"times": times}, data={"appName": f"tailrace {database}", **how}
         )
 
 
-def test_a_document_holds_the_whole_event(mongo: MongoServer, place: str) -> None:
-    told = event(7, value=b'{"sender": "a",  "fee": 18446744073709551615, "tags": [1, {"x": null}]}')
+def test_a_document_holds_the_whole_event(mongo: MongoServer, database: str) -> None:
+    original = event(7, value=b'{"sender": "a",  "fee": 18446744073709551615, "tags": [1, {"x": null}]}')
 
     async def scenario() -> None:
-        async with opened(mongo, place, *FIVE) as store:
-            await through(store, place, [told])
-            assert await store.positions() == {PLACE: 8}
+        async with opened(mongo, database, *FIVE) as store:
+            await process_events(store, database, [original])
+            assert await store.positions() == {PARTITION: 8}
 
     before = datetime.now(UTC).replace(microsecond=0)
     asyncio.run(scenario())
-    (document,) = mirrored(mongo, place)
+    (document,) = mirrored(mongo, database)
     assert before <= document.pop("arrived") <= datetime.now(UTC)
     assert document == {
         "_id": "t-7",
@@ -136,65 +138,67 @@ def test_a_document_holds_the_whole_event(mongo: MongoServer, place: str) -> Non
         "offset": 7,
         "position": "0/16",
         "event_time": datetime.fromtimestamp(1.7, UTC),
-        "headers": [{"name": name, "value": value} for name, value in told.headers],
+        "headers": [{"name": name, "value": value} for name, value in original.headers],
         "payload": {"sender": "a", "fee": Decimal128("18446744073709551615"), "tags": [1, {"x": None}]},
-        "raw": told.value,
+        "raw": original.value,
     }
     headers = [(each["name"], each["value"]) for each in document["headers"]]
-    again = read_event(PLACE, 7, document["key"], document["raw"], headers, 1)
-    assert again == event(7, value=told.value)
+    again = read_event(PARTITION, 7, document["key"], document["raw"], headers, 1)
+    assert again == event(7, value=original.value)
     with mongo.client() as client:
-        assert len(client[place].transactions.index_information()) == 1 + len(FIVE)
+        assert len(client[database].transactions.index_information()) == 1 + len(FIVE)
 
 
-def test_a_payload_that_is_not_json_and_a_tombstone_are_kept_too(mongo: MongoServer, place: str) -> None:
-    tombstone = read_event(PLACE, 1, b"a", None, [("id", b"gone")], 1)
+def test_a_payload_that_is_not_json_and_a_tombstone_are_kept_too(mongo: MongoServer, database: str) -> None:
+    tombstone = read_event(PARTITION, 1, b"a", None, [("id", b"gone")], 1)
 
     async def scenario() -> None:
-        async with opened(mongo, place) as store:
-            around = await through(store, place, [event(0, value=b"\xff\x00not json"), tombstone])
-            assert around.letters == []
+        async with opened(mongo, database) as store:
+            callbacks = await process_events(store, database, [event(0, value=b"\xff\x00not json"), tombstone])
+            assert callbacks.dead_letters == []
 
     asyncio.run(scenario())
-    assert [(each["payload"], each["raw"]) for each in mirrored(mongo, place)] == [
+    assert [(each["payload"], each["raw"]) for each in mirrored(mongo, database)] == [
         (None, b"\xff\x00not json"),
         (None, None),
     ]
 
 
-def test_a_repeated_event_is_stored_once(mongo: MongoServer, place: str) -> None:
+def test_a_repeated_event_is_stored_once(mongo: MongoServer, database: str) -> None:
     async def scenario() -> None:
-        async with opened(mongo, place) as store:
-            await through(store, place, [event(offset) for offset in range(3)])
-            await store.reset({PLACE: 0})
-            around = await through(store, place, [event(offset) for offset in range(6)])
-            assert around.errors == []
-            assert await store.positions() == {PLACE: 6}
+        async with opened(mongo, database) as store:
+            await process_events(store, database, [event(offset) for offset in range(3)])
+            await store.reset({PARTITION: 0})
+            callbacks = await process_events(store, database, [event(offset) for offset in range(6)])
+            assert callbacks.errors == []
+            assert await store.positions() == {PARTITION: 6}
 
     asyncio.run(scenario())
-    assert offsets(mirrored(mongo, place)) == list(range(6))
+    assert offsets(mirrored(mongo, database)) == list(range(6))
 
 
-def test_a_lost_connection_between_documents_and_offset(mongo: MongoServer, place: str) -> None:
+def test_a_lost_connection_between_documents_and_offset(mongo: MongoServer, database: str) -> None:
     async def scenario() -> None:
-        async with opened(mongo, place) as store:
-            await through(store, place, [event(0)])
-            # The driver by itself asks twice.
-            fail(mongo, place, 2, failCommands=["update"], closeConnection=True)
-            around = await through(store, place, [event(1), event(2)], 1)
-            assert [store.is_transient(error) for error in around.errors] == [True]
-            assert await store.positions() == {PLACE: 3}
+        async with opened(mongo, database) as store:
+            await process_events(store, database, [event(0)])
+            # Twice, since the driver retries once.
+            fail(mongo, database, 2, failCommands=["update"], closeConnection=True)
+            callbacks = await process_events(store, database, [event(1), event(2)], 1)
+            assert [store.is_transient(error) for error in callbacks.errors] == [True]
+            assert await store.positions() == {PARTITION: 3}
 
     asyncio.run(scenario())
-    assert offsets(mirrored(mongo, place)) == [0, 1, 2]
+    assert offsets(mirrored(mongo, database)) == [0, 1, 2]
 
 
-def test_documents_stay_but_the_offset_does_not_move_if_the_worker_dies_first(mongo: MongoServer, place: str) -> None:
+def test_documents_stay_but_the_offset_does_not_move_if_the_worker_dies_first(
+    mongo: MongoServer, database: str
+) -> None:
     class Died(Exception):
         pass
 
     async def dies(store: MirrorStore) -> None:
-        async with store.transaction(PLACE) as transaction:
+        async with store.transaction(PARTITION) as transaction:
             await transaction.position()
             await mirror_handler(event(0), transaction.effects)
             await transaction.flush()
@@ -202,53 +206,53 @@ def test_documents_stay_but_the_offset_does_not_move_if_the_worker_dies_first(mo
             raise Died
 
     async def scenario() -> None:
-        async with opened(mongo, place) as store:
+        async with opened(mongo, database) as store:
             with pytest.raises(Died):
                 await dies(store)
             assert await store.positions() == {}
-            assert offsets(mirrored(mongo, place)) == [0]
-            await through(store, place, [event(0), event(1)])
-            assert await store.positions() == {PLACE: 2}
+            assert offsets(mirrored(mongo, database)) == [0]
+            await process_events(store, database, [event(0), event(1)])
+            assert await store.positions() == {PARTITION: 2}
 
     asyncio.run(scenario())
-    assert offsets(mirrored(mongo, place)) == [0, 1]
+    assert offsets(mirrored(mongo, database)) == [0, 1]
 
 
-def test_a_late_majority_delays_the_offset(mongo: MongoServer, place: str) -> None:
+def test_a_late_majority_delays_the_offset(mongo: MongoServer, database: str) -> None:
     async def scenario() -> None:
-        async with opened(mongo, place) as store:
-            await through(store, place, [event(0)])
+        async with opened(mongo, database) as store:
+            await process_events(store, database, [event(0)])
             late = {"code": 64, "errmsg": "waiting for replication timed out", "errInfo": {"wtimeout": True}}
-            # Once with documents that are new, once with documents that are there, on one server at least.
-            fail(mongo, place, 2, failCommands=["insert"], writeConcernError=late)
-            around = await through(store, place, [event(1)], 1)
-            assert [store.is_transient(error) for error in around.errors] == [True, True]
-            assert await store.positions() == {PLACE: 2}
+            # First with new documents, then with documents that exist on at least one server.
+            fail(mongo, database, 2, failCommands=["insert"], writeConcernError=late)
+            callbacks = await process_events(store, database, [event(1)], 1)
+            assert [store.is_transient(error) for error in callbacks.errors] == [True, True]
+            assert await store.positions() == {PARTITION: 2}
 
     asyncio.run(scenario())
-    assert offsets(mirrored(mongo, place)) == [0, 1]
+    assert offsets(mirrored(mongo, database)) == [0, 1]
 
 
-def test_a_document_that_breaks_another_unique_index_is_not_dropped_silently(mongo: MongoServer, place: str) -> None:
+def test_a_document_that_breaks_another_unique_index_is_not_dropped_silently(mongo: MongoServer, database: str) -> None:
     events = [event(0), event(1), event(2, nonce=0), event(3), event(1)]
 
     async def scenario() -> None:
-        async with opened(mongo, place, NONCES) as store:
-            around = await through(store, place, events[:4])
-            ((name, failure),) = around.letters
+        async with opened(mongo, database, NONCES) as store:
+            callbacks = await process_events(store, database, events[:4])
+            ((name, failure),) = callbacks.dead_letters
             assert name == "t-2"
             assert failure.reason is Reason.PERMANENT_FAILURE
             assert "payload.nonce" in failure.explanation
-            assert sum(each.outcomes.get(EventOutcome.DEAD, 0) for each in around.applied) == 1
-            assert await store.positions() == {PLACE: 4}
+            assert sum(each.outcomes.get(EventOutcome.DEAD, 0) for each in callbacks.applied) == 1
+            assert await store.positions() == {PARTITION: 4}
 
     asyncio.run(scenario())
-    assert offsets(mirrored(mongo, place)) == [0, 1, 3]
+    assert offsets(mirrored(mongo, database)) == [0, 1, 3]
 
 
-def test_a_violated_index_among_duplicates_is_noticed(mongo: MongoServer, place: str) -> None:
+def test_a_violated_index_among_duplicates_is_noticed(mongo: MongoServer, database: str) -> None:
     async def process(store: MirrorStore, *events: Event) -> None:
-        async with store.transaction(PLACE) as transaction:
+        async with store.transaction(PARTITION) as transaction:
             await transaction.position()
             for each in events:
                 each.data = mirror_decode(each)
@@ -256,54 +260,54 @@ def test_a_violated_index_among_duplicates_is_noticed(mongo: MongoServer, place:
             await transaction.advance(events[-1].offset + 1)
 
     async def scenario() -> None:
-        async with opened(mongo, place, NONCES) as store:
+        async with opened(mongo, database, NONCES) as store:
             await process(store, event(0), event(1))
             with pytest.raises(Rejected):
                 await process(store, event(0), event(1), event(2, nonce=1))
-            assert await store.positions() == {PLACE: 2}
+            assert await store.positions() == {PARTITION: 2}
 
     asyncio.run(scenario())
 
 
 @pytest.mark.parametrize("elsewhere", [5, 1, None])
 def test_an_offset_that_another_worker_stored_is_not_undone(
-    mongo: MongoServer, place: str, elsewhere: int | None
+    mongo: MongoServer, database: str, elsewhere: int | None
 ) -> None:
     async def scenario() -> None:
-        async with opened(mongo, place) as store, opened(mongo, place) as other:
-            await store.reset({PLACE: 2})
-            late = store.transaction(PLACE)
+        async with opened(mongo, database) as store, opened(mongo, database) as other:
+            await store.reset({PARTITION: 2})
+            late = store.transaction(PARTITION)
             transaction = await late.__aenter__()
             assert await transaction.position() == 2
-            await other.reset({PLACE: elsewhere})
+            await other.reset({PARTITION: elsewhere})
             await transaction.advance(3)
             (error,) = await asyncio.gather(late.__aexit__(None, None, None), return_exceptions=True)
             assert isinstance(error, Exception)
             assert store.is_transient(error)
-            assert (await store.positions()).get(PLACE) == elsewhere
+            assert (await store.positions()).get(PARTITION) == elsewhere
 
     asyncio.run(scenario())
 
 
-def test_of_two_workers_that_start_one_stores_its_offset(mongo: MongoServer, place: str) -> None:
+def test_of_two_workers_that_start_one_stores_its_offset(mongo: MongoServer, database: str) -> None:
     async def scenario() -> None:
-        async with opened(mongo, place) as store:
-            late = store.transaction(PLACE)
+        async with opened(mongo, database) as store:
+            late = store.transaction(PARTITION)
             transaction = await late.__aenter__()
             assert await transaction.position() is None
-            await through(store, place, [event(0), event(1)])
+            await process_events(store, database, [event(0), event(1)])
             await transaction.advance(1)
             (error,) = await asyncio.gather(late.__aexit__(None, None, None), return_exceptions=True)
             assert isinstance(error, Exception)
             assert store.is_transient(error)
-            assert await store.positions() == {PLACE: 2}
+            assert await store.positions() == {PARTITION: 2}
 
     asyncio.run(scenario())
 
 
-def test_versions_are_refused(mongo: MongoServer, place: str) -> None:
+def test_versions_are_refused(mongo: MongoServer, database: str) -> None:
     async def scenario() -> None:
-        async with opened(mongo, place) as store, store.transaction(PLACE) as transaction:
+        async with opened(mongo, database) as store, store.transaction(PARTITION) as transaction:
             with pytest.raises(ConfigError, match="versions"):
                 await transaction.entities(["a"])
 

@@ -39,12 +39,12 @@ class TestConflicts:
     def test_a_second_worker_waits_for_the_first_and_sees_its_changes(self, mongo: MongoServer, database: str) -> None:
         async def scenario() -> None:
             async with opened(mongo, database) as one, opened(mongo, database) as other:
-                # Not the first of the partition: that makes its document, and a document is not made twice.
+                # The partition's document exists before: two transactions cannot both insert it.
                 await in_transaction(one, ["a"], 1)
                 async with one.transaction(FIRST) as transaction:
                     assert await transaction.position() == 1
                     second = asyncio.create_task(position(other))
-                    # To ask is to lock, though nothing is written yet: a while is all that can be given to it.
+                    # `position` locks, although nothing is written yet.
                     done, _ = await asyncio.wait([second], timeout=0.5)
                     assert not done
                     await transaction.advance(2)
@@ -90,10 +90,10 @@ class TestConflicts:
 
     def test_the_transaction_of_a_dead_worker_is_ended(self, impatient: MongoServer, database: str) -> None:
         async def scenario() -> None:
-            async with opened(impatient, database) as dead, opened(impatient, database) as heir:
+            async with opened(impatient, database) as dead, opened(impatient, database) as successor:
                 held = dead.transaction(FIRST)
                 await apply(await held.__aenter__(), ["a"], 1)
-                assert await asyncio.wait_for(in_transaction(heir, ["a", "b"], 2), PATIENCE) == {"a", "b"}
+                assert await asyncio.wait_for(in_transaction(successor, ["a", "b"], 2), PATIENCE) == {"a", "b"}
                 error = await raised(held.__aexit__(None, None, None))
                 assert dead.is_transient(error), error
 
@@ -103,8 +103,8 @@ class TestConflicts:
     def test_two_live_owners_do_not_evict_each_other_for_ever(
         self, mongo: MongoServer, database: str, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        """Each takes three times as long as a successor is patient, and asks often enough to see that it was ended; the
-        first stays until it is.
+        """Each transaction takes three times as long as a successor waits, and runs commands often enough to notice
+        that it was ended. The first one lasts until it is.
         """
         monkeypatch.setattr(partition_lock, "EVICT_SECONDS", 0.5)
         ended = 0
@@ -123,7 +123,7 @@ class TestConflicts:
                     if not store.is_transient(error):
                         raise
                     ended += 1
-                    await asyncio.sleep(0.2)  # as a worker does, so that the other one has its turn
+                    await asyncio.sleep(0.2)  # as a worker does, so that the other one gets the lock
                 else:
                     return
 
@@ -135,18 +135,18 @@ class TestConflicts:
 
         asyncio.run(scenario())
         assert history(mongo, database) == {"a": 1, "b": 1}
-        assert ended, "nobody was impatient: this proves nothing"
+        assert ended, "no transaction was ended: this proves nothing"
 
     def test_closing_the_store_releases_the_partition_at_once(self, mongo: MongoServer, database: str) -> None:
         async def scenario() -> None:
-            async with opened(mongo, database) as heir:
+            async with opened(mongo, database) as successor:
                 store = MongoStore(mongo.uri, database)
                 await store.open(database)
                 held = store.transaction(FIRST)
                 await apply(await held.__aenter__(), ["a"], 1)
                 await store.close()
-                # The server's own limit is a minute; PATIENCE would not tell.
-                assert await asyncio.wait_for(in_transaction(heir, ["b"], 1), 30) == {"b"}
+                # The server's own limit is a minute, so PATIENCE would be too long.
+                assert await asyncio.wait_for(in_transaction(successor, ["b"], 1), 30) == {"b"}
                 assert isinstance(await raised(held.__aexit__(None, None, None)), PyMongoError)
 
         asyncio.run(scenario())
@@ -157,7 +157,7 @@ class TestCommit:
     def test_a_commit_without_an_answer_is_retried(self, mongo: MongoServer, database: str) -> None:
         async def scenario() -> None:
             async with opened(mongo, database) as store:
-                # The driver by itself asks twice.
+                # More than once, since the driver retries once.
                 fail(mongo, database, 5, closeConnection=True)
                 assert await in_transaction(store, ["a"], 1) == {"a"}
                 assert await store.positions() == {FIRST: 1}
@@ -168,7 +168,7 @@ class TestCommit:
     @pytest.mark.parametrize(
         ("times", "how", "committed"),
         [
-            # Dropped before it was looked at, twice, since the driver asks again; or done, but the majority is late.
+            # Not executed, twice, since the driver retries once; or executed, but the majority is late.
             (2, {"closeConnection": True}, False),
             (1, {"writeConcernError": {"code": 64, "errmsg": "late", "errInfo": {"wtimeout": True}}}, True),
         ],
@@ -186,7 +186,7 @@ class TestCommit:
 
         async def scenario() -> None:
             async with opened(impatient, database) as store:
-                # The first of a partition makes its document, in a transaction of its own.
+                # The first transaction of a partition inserts its document, separately.
                 async with store.transaction(FIRST) as transaction:
                     assert await transaction.position() is None
                 fail(impatient, database, times, **how)
@@ -194,7 +194,7 @@ class TestCommit:
                 assert store.is_transient(error), error
                 async with store.transaction(FIRST) as transaction:
                     assert await transaction.position() == (1 if committed else None)
-                # Told again, as the kit would.
+                # The events arrive again, as after a retry.
                 assert await in_transaction(store, ["a", "b"], 2) == ({"b"} if committed else {"a", "b"})
 
         asyncio.run(scenario())
@@ -321,7 +321,7 @@ def test_markers_record_what_was_processed_by_whom_and_when(mongo: MongoServer, 
 
 @pytest.fixture
 def alone(tmp_path: Path) -> Iterator[str]:
-    """A MongoDB that is no replica set."""
+    """A MongoDB that is not a replica set."""
     port = free_port()
     argv = mongo_local.command(port, tmp_path, None, ["--quiet"])
     with subprocess.Popen(argv, stdout=subprocess.DEVNULL, env=dict(mongo_local.ENVIRONMENT)) as process:

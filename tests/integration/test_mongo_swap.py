@@ -39,7 +39,7 @@ def rebuild(mongo: MongoServer) -> RebuildSetup:
 class TestSwap:
     def test_a_running_worker_continues_with_the_copy(self, rebuild: RebuildSetup) -> None:
         async def further(positions: Mapping[Partition, int]) -> Mapping[Partition, int]:
-            """Behind the last event stands the end of its transaction, which the old one may have passed already."""
+            """Its transaction marker follows the last event; the copy may have read it already."""
             assert positions == {FIRST: 3, SECOND: 3}
             return {**positions, SECOND: 4}
 
@@ -49,7 +49,7 @@ class TestSwap:
                 assert rebuild.is_old("totals")
                 assert await old.swap(rebuild.name, further)
                 rebuild.require_new(3)
-                # Told again, and then something new.
+                # Events that arrive again, then new ones.
                 await up_to(live, FIRST, 2)
                 await up_to(live, FIRST, 5)
                 rebuild.require_new(5, 3)
@@ -76,7 +76,7 @@ class TestSwap:
                     return positions
 
                 async def insistent(old: MongoStore, catch_up: CatchUp) -> None:
-                    """As the rebuild does: blocks that take long are no reason to give up."""
+                    """Retries the swap, as the rebuild does."""
                     while True:
                         try:
                             assert await old.swap(rebuild.name, catch_up)
@@ -121,19 +121,19 @@ class TestSwap:
                 assert not rebuild.is_held()
                 await up_to(live, FIRST, 4)
                 assert rebuild.is_old("totals")
-                # Killed where it was to be held up, it lets go after a while.
+                # The mark of a killed rebuild is removed after a while.
                 monkeypatch.setattr(partition_lock, "HELD_SECONDS", 0.3)
                 with rebuild.server.client() as client:
                     client[rebuild.name].tailrace_offsets.update_many({}, {"$set": {HELD: ObjectId()}})
                 await up_to(live, FIRST, 5)
-                assert await old.swap(rebuild.name, caught_up), "another mark takes the place of the one left behind"
+                assert await old.swap(rebuild.name, caught_up), "its mark replaces the one that was left"
 
         asyncio.run(scenario())
 
 
 class TestKilled:
     def test_killed_at_each_step_of_the_swap(self, rebuild: RebuildSetup, monkeypatch: pytest.MonkeyPatch) -> None:
-        """Whoever comes next finishes it. One rebuild follows the other here, each killed a step later."""
+        """The next process completes the swap. Each rebuild here is killed one step later than the one before."""
 
         async def scenario(live: MongoStore, step: int) -> None:
             done = 3 + step
@@ -154,7 +154,7 @@ class TestKilled:
                     await up_to(starting, FIRST, done + 1)
             else:
                 async with rebuild.opened(rebuild.store().shadow()) as again:
-                    assert await again.positions() == {}, "another one, from the start"
+                    assert await again.positions() == {}, "a new rebuild, from the beginning"
             for partition in (FIRST, SECOND):
                 await up_to(live, partition, done + 1)
             rebuild.require_new(done + 1, number=step + 2 if step % 3 == 2 else 0)

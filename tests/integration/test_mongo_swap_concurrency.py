@@ -67,8 +67,8 @@ class TestConcurrency:
                 async with rebuild.opened(rebuild.store().shadow()):
                     for name in late.collections:
                         await swap._rename(database, late, name)
-                    scene_history = rebuild.history()
-            assert scene_history == expected(3, 3), "not the empty one"
+                    history = rebuild.history()
+            assert history == expected(3, 3), "not the empty copy of the next rebuild"
 
         asyncio.run(scenario())
 
@@ -82,13 +82,13 @@ class TestConcurrency:
         async def scenario() -> None:
             async with rebuild.both() as (live, old, _):
 
-                async def meanwhile(positions: Mapping[Partition, int]) -> Mapping[Partition, int]:
+                async def progress(positions: Mapping[Partition, int]) -> Mapping[Partition, int]:
                     async with live.transaction(added if what == "joins" else FIRST) as transaction:
                         await transaction.position()
                         await transaction.advance(9)
                     return positions
 
-                error = await raised(old.swap(rebuild.name, meanwhile))
+                error = await raised(old.swap(rebuild.name, progress))
                 assert isinstance(error, StoreUnavailable)
                 assert "made progress" in error.what
                 assert rebuild.is_old("history")
@@ -107,7 +107,7 @@ class TestConcurrency:
                     client[rebuild.name].drop_collection("totals__next1")
                 async with rebuild.opened(rebuild.store().shadow()):
                     assert isinstance(await raised(old.swap(rebuild.name, caught_up)), ProjectionError)
-                    # Its offsets are gone with the rest: it would make them again, from the start.
+                    # Its offsets are gone, too: it would create them again, from the beginning.
                     assert isinstance(await raised(once(new)), ProjectionError)
                     assert not {name for name in rebuild.collections() if name.endswith("__next1")}
 
@@ -131,7 +131,7 @@ class TestConcurrency:
                     assert isinstance(await raised(old.swap(rebuild.name, caught_up)), Killed)
                 errors = [await raised(once(new, partition)) for partition in (FIRST, added, SECOND)]
                 assert all(isinstance(error, Swapping | ProjectionError) for error in errors), errors
-                assert not new.is_transient(errors[-1]), "it is over: nobody must try again for ever"
+                assert not new.is_transient(errors[-1]), "the rebuild is over: a retry can never succeed"
                 for partition in (FIRST, SECOND):
                     await up_to(live, partition, 5, 3)
 
@@ -141,22 +141,22 @@ class TestConcurrency:
     def test_a_new_rebuild_does_not_touch_a_decided_one(
         self, rebuild: RebuildSetup, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        """It has read the state before the decision, and acts after it."""
+        """It has read the state before the decision, and writes after it."""
         monkeypatch.setattr(swap, "RENAME_SECONDS", 0.3)
 
         async def scenario() -> None:
             async with rebuild.both() as (live, old, _):
 
-                async def looked_before(database: Database) -> RebuildState:
-                    seen = await read(database)
+                async def read_before_decision(database: Database) -> RebuildState:
+                    state = await read(database)
                     with monkeypatch.context() as patched:
                         kill_at(patched, 0)
                         assert isinstance(await raised(old.swap(rebuild.name, caught_up)), Killed)
-                    return seen
+                    return state
 
                 other = rebuild.store(collections={**COLLECTIONS, "more": []}).shadow()
                 with monkeypatch.context() as patched:
-                    patched.setattr(rebuilds, "read", looked_before)
+                    patched.setattr(rebuilds, "read", read_before_decision)
                     error = await raised(other.open(rebuild.name))
                 assert isinstance(error, StoreUnavailable)
                 assert "at the same time" in error.what
@@ -209,7 +209,7 @@ class TestConcurrency:
                 assert {name for name in rebuild.collections() if "__next" in name} == {
                     *(f"{name}__next3" for name in (*COLLECTIONS, *SWAPPED)),
                     "mine__next1",
-                }, "but nothing of others"
+                }, "collections of others stay"
 
         asyncio.run(scenario())
 
@@ -240,7 +240,7 @@ class TestConcurrency:
                 with pytest.raises(Swapping):
                     await live.reset({FIRST: 0})
                 await finish(live._opened.database)
-                assert await live.horizon() == 500, "who prunes by it may find the new markers"
+                assert await live.horizon() == 500, "a prune by the old horizon may delete new markers"
                 assert await live.prune(2_000, 100) == 6
                 await live.reset({FIRST: 0})
                 assert (await live.positions())[FIRST] == 0

@@ -103,7 +103,7 @@ async def test_every_type_is_written_as_psycopg_writes_it(database: str) -> None
         for at, (type, values) in enumerate(VALUES):
             for number, value in enumerate([*values, None]):
                 effects.upsert(f"many{at}", {"id": number}, {"v": value})
-                # What psycopg has no rule for by itself, ours being that a dict or a list is JSON where JSON is wanted.
+                # psycopg does not adapt these by itself; `upsert` writes them as JSON to JSON columns.
                 json = type in {"json", "jsonb"} and isinstance(value, (dict, list, bool, int, float))
                 given = Jsonb(value) if json else value
                 await effects.execute(f"INSERT INTO single{at} VALUES (%s, %s::{type})".encode(), [number, given])
@@ -112,7 +112,7 @@ async def test_every_type_is_written_as_psycopg_writes_it(database: str) -> None
                 kind: await effects.fetch_all(f"SELECT id, v::text FROM {kind}{at} ORDER BY id".encode())
                 for kind in ("many", "single")
             }
-            if type == "json":  # it keeps blanks, of which orjson writes none
+            if type == "json":  # it keeps spaces, and orjson writes none
                 for row in (row for each in found.values() for row in each if row["id"] != 2):
                     row["v"] = row["v"] and row["v"].replace(" ", "")
             assert found["many"] == found["single"], type
@@ -252,8 +252,8 @@ async def test_dependent_rows_are_written_in_order(database: str) -> None:
         effects.upsert("child", {"id": 1}, {"parent": 1, "note": "kept"})
         effects.upsert("parent", {"id": 2}, {"email": "w"})
         effects.upsert("child", {"id": 1}, {"parent": 2})
-        effects.delete("parent", {"id": 1})  # takes no child with it any more
-        effects.upsert("parent", {"id": 3}, {"email": "x"})  # which is free now
+        effects.delete("parent", {"id": 1})  # deletes no child: it has another parent now
+        effects.upsert("parent", {"id": 3}, {"email": "x"})  # the email is free now
         effects.upsert("parent", {"id": 3}, {"email": "y"})
         effects.upsert("parent", {"id": 2}, {"email": "x"})
         effects.upsert("parent", {"id": 3}, {"email": "w"})
@@ -359,7 +359,7 @@ async def test_a_column_added_while_a_worker_runs_is_found(database: str) -> Non
 @pytest.mark.parametrize("tables", [["orders"], ["lines", "orders", "more"]])
 @in_loop
 async def test_a_flush_can_be_cancelled(database: str, tables: list[str]) -> None:
-    """As for a handler that takes too long, here because of a locked row."""
+    """As for a handler that takes too long; here a row is locked."""
     store = PostgresStore(database, tables=f"{ORDERS} CREATE TABLE more (id text PRIMARY KEY)")
     await store.open("effects")
     keys = {"lines": {"order_id": "a", "line": 1}}

@@ -42,8 +42,8 @@ class PostgresStores:
         effects.upsert("things", {"key": key}, {"value": value})
 
     async def written(self) -> dict[str, str]:
-        place = quote_table(f"{quote(self.schema or 'public')}.things")
-        return dict(self.ask(f"SELECT key, value FROM {place}"))
+        table = quote_table(f"{quote(self.schema or 'public')}.things")
+        return dict(self.ask(f"SELECT key, value FROM {table}"))
 
     async def cut(self) -> None:
         self.ask(f"SELECT pg_terminate_backend(pid) FROM ({OURS}) AS ours")
@@ -103,7 +103,7 @@ async def test_a_schema_is_swapped_under_a_running_worker(database: str) -> None
 async def test_a_superseded_rebuild_writes_to_no_other_schema(database: str) -> None:
     """Its schema is gone, and the next one in the search path has tables of the same names."""
 
-    async def level(positions: Mapping[Partition, int]) -> Mapping[Partition, int]:
+    async def caught_up(positions: Mapping[Partition, int]) -> Mapping[Partition, int]:
         return positions
 
     public = PostgresStores(database)
@@ -114,7 +114,7 @@ async def test_a_superseded_rebuild_writes_to_no_other_schema(database: str) -> 
         async with new.transaction(P0) as transaction:
             await transaction.position()
             await transaction.advance(1)
-        assert await old.swap("orders", level)
+        assert await old.swap("orders", caught_up)
         for partition in (P0, P1):
             with pytest.raises(ProjectionError, match="shop__next") as caught:
                 async with new.transaction(partition) as transaction:
@@ -179,7 +179,7 @@ async def test_tables_of_an_earlier_version_are_upgraded(database: str) -> None:
         limited = make_conninfo(database, user=role, password="secret-word")
         with pytest.raises(AccessRefused, match="of an earlier version") as caught:
             await PostgresStore(limited, schema="views").open("orders")
-        # What an owner is asked to do is enough; so is a start as the owner.
+        # The statement of the remedy upgrades the table, and so does a start as the owner.
         for do in (lambda: owner.ask(caught.value.remedy.split(": ", 1)[1]), lambda: None):
             do()
             async with opened(owner) as store:
@@ -284,13 +284,13 @@ async def test_a_deadlock_is_solved_by_a_retry(stores: PostgresStores) -> None:
     together = asyncio.Barrier(2)
     met: set[Partition] = set()
 
-    async def work(place: Partition, *keys: str) -> None:
-        async with store.transaction(place) as transaction:
+    async def work(partition: Partition, *keys: str) -> None:
+        async with store.transaction(partition) as transaction:
             await transaction.position()
             for key in keys:
                 await transaction.effects.execute("UPDATE things SET value = value || 'x' WHERE key = %s", [key])
-                if place not in met:
-                    met.add(place)
+                if partition not in met:
+                    met.add(partition)
                     await together.wait()
 
     async with opened(stores) as store:
@@ -303,7 +303,7 @@ async def test_a_deadlock_is_solved_by_a_retry(stores: PostgresStores) -> None:
 
 
 @pytest.mark.parametrize(
-    ("make", "away"),
+    ("make", "transient"),
     [
         (psycopg.errors.SerializationFailure, True),
         (psycopg.errors.LockNotAvailable, True),
@@ -318,8 +318,8 @@ async def test_a_deadlock_is_solved_by_a_retry(stores: PostgresStores) -> None:
         (psycopg.errors.InFailedSqlTransaction, False),
     ],
 )
-def test_which_errors_are_transient(make: Callable[[str], Exception], away: bool) -> None:
-    assert PostgresStore("").is_transient(make("it failed")) is away
+def test_which_errors_are_transient(make: Callable[[str], Exception], transient: bool) -> None:
+    assert PostgresStore("").is_transient(make("it failed")) is transient
 
 
 @in_loop

@@ -27,21 +27,21 @@ def test_aborted_transactions_are_never_delivered(run: AppRun) -> None:
     run.transaction("never", "never", abort=True)
     run.transaction("two")
     run.start()
-    run.until(lambda: "two" in run.seen, "the last event")
-    assert run.seen == ["one", "two"]
+    run.until(lambda: "two" in run.applied, "the last event")
+    assert run.applied == ["one", "two"]
     assert run.stop() == 0
     assert json.loads(run.log.splitlines()[-1])["event"] == "stopped"
 
 
 def test_a_plain_faust_app_delivers_what_was_aborted(run: AppRun) -> None:
-    """This is what the kit is for; it also shows that the test above can fail."""
+    """The kit prevents this; the test also shows that the one above can fail."""
     run.transaction("one")
     run.transaction("never", "never", abort=True)
     run.transaction("two")
     run.write(source=PLAIN)
     run.start("--without-web", program="faust")
-    run.until(lambda: "two" in run.seen, "the last event")
-    assert "never" in run.seen
+    run.until(lambda: "two" in run.applied, "the last event")
+    assert "never" in run.applied
 
 
 def test_the_committed_offset_passes_transaction_markers(run: AppRun) -> None:
@@ -50,10 +50,10 @@ def test_the_committed_offset_passes_transaction_markers(run: AppRun) -> None:
     run.transact(producer, "first")
     run.write(source=APP.replace(".noack()", ""))  # acks have no effect
     run.start()
-    run.until(lambda: run.seen, "the first event")
+    run.until(lambda: run.applied, "the first event")
     for number in range(300):
         run.transact(producer, f"{number}", abort=number % 10 == 9)
-    run.until(lambda: len(run.seen) == 271, "the last event")
+    run.until(lambda: len(run.applied) == 271, "the last event")
     run.until(lambda: run.committed() == run.end(), "the end as committed offset")
     assert run.stop() == 0
     # Faust's own bookkeeping (acks, gaps between offsets) stays empty: over months it would fill the memory.
@@ -71,7 +71,7 @@ async def then(message):
 """
     )
     run.start()
-    run.until(lambda: "2" in run.seen, "the third event")
+    run.until(lambda: "2" in run.applied, "the third event")
     run.until(lambda: run.committed() == 2, "two events as committed")
     assert run.stop() == 0
     assert run.committed() == 2
@@ -82,10 +82,10 @@ def test_a_restart_reads_from_the_stored_offset_not_from_kafka_s(run: AppRun) ->
     run.start()
     run.until(lambda: run.committed() == run.end(), "the end as committed offset")
     assert run.stop() == 0
-    (run.folder / "seen").write_text("0 0 0\n0 1 1\n")  # the store was restored from a backup
+    (run.folder / "applied").write_text("0 0 0\n0 1 1\n")  # the store was restored from a backup
     run.start()
-    run.until(lambda: len(run.seen) >= 5, "the events after the stored offset")
-    assert run.seen == ["0", "1", "2", "3", "4"]
+    run.until(lambda: len(run.applied) >= 5, "the events after the stored offset")
+    assert run.applied == ["0", "1", "2", "3", "4"]
     assert ("assigned", {f"{run.name}[0]": 2}) in run.calls
 
 
@@ -96,31 +96,31 @@ def test_a_new_projection_may_start_with_the_latest(run: AppRun) -> None:
     run.until(lambda: run.calls, "the assignment")
     assert run.calls == [("assigned", {f"{run.name}[0]": run.end()})]
     run.transaction("new")
-    run.until(lambda: run.seen, "the new event")
-    assert run.seen == ["new"]
+    run.until(lambda: run.applied, "the new event")
+    assert run.applied == ["new"]
 
 
 @pytest.mark.parametrize("program", ["tailrace", "faust"])
 def test_events_that_retention_deleted_are_reported(run: AppRun, program: str) -> None:
     run.transaction(*map(str, range(5)))
-    (run.folder / "seen").write_text("0 1 1\n")
+    (run.folder / "applied").write_text("0 1 1\n")
     run.admin.delete_records([TopicPartition(run.name, 0, 4)])[TopicPartition(run.name, 0)].result(30)
     run.start(program=program)
     assert run.ended() == 3
     assert "EventsLost" in run.log
     assert run.log.count("why:    Retention deleted 2 offsets") == 1
     assert "--reset earliest" in run.log
-    assert run.seen == ["1"]
+    assert run.applied == ["1"]
 
 
 @pytest.mark.parametrize("program", ["tailrace", "faust"])
 def test_a_re_created_topic_is_reported(run: AppRun, program: str) -> None:
     run.transaction("other")
-    (run.folder / "seen").write_text("0 1000 x\n")
+    (run.folder / "applied").write_text("0 1000 x\n")
     run.start(program=program)
     assert run.ended() == 3
     assert run.log.count("TopicReplaced: ") == 1
-    assert run.seen == ["x"]
+    assert run.applied == ["x"]
 
 
 def test_events_that_retention_deletes_while_held_are_reported(run: AppRun) -> None:
@@ -173,10 +173,10 @@ async def then(message):
 """,
         )
         run.start()
-        run.until(lambda: len(run.seen) >= 3000, "the last event")
+        run.until(lambda: len(run.applied) >= 3000, "the last event")
         assert run.stop() == 0
-        assert [value for value in run.seen if int(value) % 2 == 0] == [str(n) for n in range(0, 3000, 2)]
-        assert [value for value in run.seen if int(value) % 2 == 1] == [str(n) for n in range(1, 3000, 2)]
+        assert [value for value in run.applied if int(value) % 2 == 0] == [str(n) for n in range(0, 3000, 2)]
+        assert [value for value in run.applied if int(value) % 2 == 1] == [str(n) for n in range(1, 3000, 2)]
     finally:
         run.close()
 
@@ -198,8 +198,8 @@ async def then(message):
 """,
     )
     run.start()
-    run.until(lambda: "999" in run.seen, "the last event")
-    assert run.seen == [str(n) for n in [*range(201), *range(50, 701), *range(550, 1000)]]
+    run.until(lambda: "999" in run.applied, "the last event")
+    assert run.applied == [str(n) for n in [*range(201), *range(50, 701), *range(550, 1000)]]
 
 
 def test_other_agents_of_the_app_work_as_in_faust(run: AppRun) -> None:
@@ -221,11 +221,11 @@ async def others(stream):
     producer.flush(30)
     run.start()
     run.until(lambda: run.committed(other) == 3, "the other topic's offset")
-    run.until(lambda: len(run.seen) == 3, "the projection's events")
+    run.until(lambda: len(run.applied) == 3, "the projection's events")
     assert run.stop() == 0
     run.start()
     run.transaction("d")
-    run.until(lambda: "d" in run.seen, "the new event")
+    run.until(lambda: "d" in run.applied, "the new event")
     assert (run.folder / "others").read_text().split() == ["a", "b", "c"]
 
 
@@ -243,14 +243,14 @@ def test_partitions_that_move_between_workers_lose_and_repeat_nothing(kafka: Kaf
             if number == 700:
                 second = run.start()
             if number == 1400 and second is not None:
-                run.until(lambda: len(run.calls[-1][1]) == 2 and len(run.seen) > 700, "a shared assignment")
+                run.until(lambda: len(run.calls[-1][1]) == 2 and len(run.applied) > 700, "a shared assignment")
                 second.send_signal(signal.SIGTERM)
         producer.flush(30)
         assert second is not None
         assert second.wait(60) == 0, run.log
         run.processes.remove(second)
-        run.until(lambda: len(run.seen) >= 2000, "the last event")
-        assert sorted(run.seen, key=int) == [str(number) for number in range(2000)]
+        run.until(lambda: len(run.applied) >= 2000, "the last event")
+        assert sorted(run.applied, key=int) == [str(number) for number in range(2000)]
     finally:
         run.close()
 
@@ -274,17 +274,17 @@ def test_settings_that_break_the_guarantees_are_refused(run: AppRun, expected: s
     assert run.ended() == 2, run.log
     assert '"error": "ConfigError"' in run.log
     assert expected in run.log
-    assert not run.seen
+    assert not run.applied
 
 
 def test_faust_s_own_command_starts_no_web_server_and_leaves_no_folder(run: AppRun) -> None:
     run.transaction("one")
     process = run.start(program="faust")
-    run.until(lambda: run.seen, "the first event")
+    run.until(lambda: run.applied, "the first event")
     listening = [c.laddr for c in psutil.Process(process.pid).net_connections("inet") if c.status == psutil.CONN_LISTEN]
     assert listening == []
     assert run.stop() == 0
-    assert {path.name for path in run.folder.iterdir()} <= {"app_module.py", "log", "seen", "calls", "__pycache__"}
+    assert {path.name for path in run.folder.iterdir()} <= {"app_module.py", "log", "applied", "calls", "__pycache__"}
 
 
 def test_the_app_waits_for_kafka_at_the_start(run: AppRun) -> None:

@@ -1,5 +1,4 @@
-"""Every format through a real Kafka and a real registry into a projection, with no code of the user's; and a registry
-that is away."""
+"""Every format through a real Kafka and registry into a projection without custom code; and an unavailable registry."""
 
 from __future__ import annotations
 
@@ -114,7 +113,7 @@ def shop(registry: RegistryServer, tmp_path_factory: pytest.TempPathFactory) -> 
     return Shop(registry, tmp_path_factory.mktemp("shop"))
 
 
-def projection(shop: Shop, database: str, url: str, seen: list[Any], **settings: Any) -> Projection:
+def projection(shop: Shop, database: str, url: str, handled: list[Any], **settings: Any) -> Projection:
     """A projection that records the data of its handlers."""
     app = projection_app(f"formats-{shop.mark}")
     made = Projection(
@@ -123,11 +122,11 @@ def projection(shop: Shop, database: str, url: str, seen: list[Any], **settings:
 
     @made.on(f"Order{shop.mark}", model=shop.order)
     async def typed(event: Event, effects: Any) -> None:
-        seen.append(event.data)
+        handled.append(event.data)
 
     @made.on()
     async def plain(event: Event, effects: Any) -> None:
-        seen.append(event.data)
+        handled.append(event.data)
 
     return made
 
@@ -144,22 +143,22 @@ async def test_every_format_reaches_the_handler_as_data(
         producer.produce(topic, record.value, record.key, headers=list(record.headers), timestamp=record.timestamp)
     assert producer.flush(60) == 0
     messages = read_all(kafka.bootstrap, [topic])
-    seen: list[Any] = []
-    async with ProjectionTester(projection(shop, database, registry.url, seen)) as tester:
+    handled: list[Any] = []
+    async with ProjectionTester(projection(shop, database, registry.url, handled)) as tester:
         for message in messages:
-            place = Partition(topic, 0)
+            partition = Partition(topic, 0)
             offset, (_, stamp) = message.offset(), message.timestamp()
             assert offset is not None
             await tester.apply_batch(
-                read_event(place, offset, message.key(), message.value(), message.headers() or [], stamp)
+                read_event(partition, offset, message.key(), message.value(), message.headers() or [], stamp)
             )  # type: ignore[arg-type]
     assert tester.dead_letters == []
     avro = sum(form.value == "avro" for form in FORMATS)
-    assert seen[:-avro] == [ORDER] * (len(FORMATS) - avro)
-    assert [(each.number, each.note, each.total.price) for each in seen[-avro:]] == [
+    assert handled[:-avro] == [ORDER] * (len(FORMATS) - avro)
+    assert [(each.number, each.note, each.total.price) for each in handled[-avro:]] == [
         (5, "žluť", Decimal("12.50"))
     ] * avro
-    assert {each.placed.isoformat() for each in seen[-avro:]} == {"2026-01-02T03:04:05+00:00"}
+    assert {each.placed.isoformat() for each in handled[-avro:]} == {"2026-01-02T03:04:05+00:00"}
 
 
 @contextmanager
@@ -174,10 +173,10 @@ def proxied(registry: RegistryServer) -> Iterator[tuple[TcpProxy, str]]:
 async def test_the_worker_waits_for_the_registry_only_for_unknown_schemas(
     shop: Shop, registry: RegistryServer, database: str
 ) -> None:
-    form, seen = RecordFormat(value="avro", schema_id="prefix"), list[Any]()
+    form, handled = RecordFormat(value="avro", schema_id="prefix"), list[Any]()
     with proxied(registry) as (proxy, url):
         proxy.refuse()
-        orders = projection(shop, database, url, seen)
+        orders = projection(shop, database, url, handled)
         waits: list[BaseException] = []
 
         class Watched(ProjectionTester):
@@ -189,14 +188,14 @@ async def test_the_worker_waits_for_the_registry_only_for_unknown_schemas(
 
         async with Watched(orders) as tester:
             await tester.apply_batch(shop.event(form, 0))
-            assert len(seen) == 1
+            assert len(handled) == 1
             assert len(waits) >= 3
             assert {type(each) for each in waits} == {RegistryUnavailable}
             proxy.refuse()
             proxy.cut()
             waits.clear()
             await tester.apply_batch(shop.event(form, 1))
-        assert (len(seen), waits, tester.dead_letters) == (2, [], [])
+        assert (len(handled), waits, tester.dead_letters) == (2, [], [])
 
 
 @in_loop
@@ -228,8 +227,8 @@ def _answered(decoder: RegistryDecoder, event: Event) -> bool:
 async def test_undecodable_events_are_dead_lettered_but_not_for_wrong_credentials(
     shop: Shop, registry: RegistryServer, database: str
 ) -> None:
-    seen: list[Any] = []
-    orders = projection(shop, database, registry.url, seen)
+    handled: list[Any] = []
+    orders = projection(shop, database, registry.url, handled)
     form = RecordFormat(value="avro", schema_id="prefix")
     unknown, cut, good = (shop.event(form, number) for number in range(3))
     unknown.value = b"\0" + (2**31 - 1).to_bytes(4, "big") + (unknown.value or b"")[5:]
@@ -240,7 +239,7 @@ async def test_undecodable_events_are_dead_lettered_but_not_for_wrong_credential
             Reason.SCHEMA_VALIDATION_FAILED,
             Reason.POISON_MESSAGE,
         ]
-        assert len(seen) == 1
+        assert len(handled) == 1
     nowhere = projection_app(f"nowhere-{shop.mark}")
     other = Projection(
         nowhere, orders.topics[0], store=PostgresStore(database), decode=RegistryDecoder(f"{registry.url}/nothing")
@@ -248,7 +247,7 @@ async def test_undecodable_events_are_dead_lettered_but_not_for_wrong_credential
 
     @other.on()
     async def nothing(event: Event, effects: Any) -> None:
-        seen.append(event.data)
+        handled.append(event.data)
 
     async with ProjectionTester(other) as tester:
         with pytest.raises(ConfigError, match="no schema registry"):

@@ -41,7 +41,7 @@ def test_a_handler_without_parentheses_is_refused() -> None:
         orders.on(handle)  # type: ignore[arg-type]
 
 
-def test_a_rebuild_that_has_caught_up_opens_no_lane_again() -> None:
+def test_a_rebuild_that_has_caught_up_starts_no_worker_again() -> None:
     async def scenario() -> None:
         orders = make()
         coordinator = OffsetCoordinator([orders])
@@ -57,7 +57,7 @@ def test_a_rebuild_that_has_caught_up_opens_no_lane_again() -> None:
 
 
 async def asynchronous(event: Event) -> None:
-    """What it returns is a coroutine, and no entity, version or data."""
+    """Returns a coroutine instead of an entity, a version or data."""
 
 
 @pytest.mark.parametrize(
@@ -79,7 +79,7 @@ def test_a_wrong_declaration_is_refused(topics: tuple[str, ...], choices: dict[s
     assert raised.value.remedy
 
 
-def test_two_of_one_name_are_refused() -> None:
+def test_two_projections_of_one_name_are_refused() -> None:
     app = projection_app("app")
     Projection(app, "a", store=MemoryStore())
     with pytest.raises(ConfigError, match="have the name app"):
@@ -116,7 +116,7 @@ def test_the_tester_applies_events_as_a_worker_does() -> None:
     asyncio.run(scenario())
 
 
-def test_each_reader_of_a_partition_is_asked_for_itself() -> None:
+def test_each_projection_of_a_partition_has_its_own_offset() -> None:
     async def scenario() -> None:
         one, two = make(name="one", start="latest"), make(name="two", start="latest")
         coordinator = OffsetCoordinator([one, two])

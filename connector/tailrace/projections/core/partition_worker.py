@@ -154,7 +154,7 @@ class PartitionWorker:
     async def _try_batch(self, batch: Sequence[Event]) -> ApplyFailed | None:
         """Commits a batch. Returns the failure of a batch to split; retries a single event until it is decided.
 
-        An empty batch stands for the waiting events that have expired.
+        An empty batch means the waiting events that have expired.
         """
         dead_lettered: dict[str, Failure] = {}
         attempts = 0

@@ -46,7 +46,7 @@ class Versions:
 
 
 class VersionCheck(Enum):
-    """Whether an event may be applied, judged by the version of its entity."""
+    """Whether an event may be applied, by the version of its entity."""
 
     APPLY = "apply"
     STALE = "stale"

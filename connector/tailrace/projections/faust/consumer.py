@@ -104,11 +104,6 @@ class Consumer(driver.Consumer):
 
     # Called by partition workers.
 
-    def is_current(self, message: Message) -> bool:
-        """Whether a record is of the partition's current epoch. Others must be dropped."""
-        epoch = self._delivery.epoch(message.tp)
-        return epoch is not None and getattr(message, "epoch", None) == epoch
-
     def hold(self, partition: Partition, holder: object) -> None:
         """Stops fetching a partition. Fetched records still arrive, which Faust's `pause_partitions` would lose."""
         tp = TP(*partition)

@@ -92,7 +92,7 @@ class Maintenance:
                 self._stall_detector.warn(projection, now, unsettled_since, warned)
             if now - pruned_at > PRUNE_SECONDS and (pruning is None or pruning.done()):
                 pruned_at = now
-                # As a task of its own: a slow database must not delay the detection of stalls.
+                # A separate task: a slow database must not delay the detection of stalls.
                 pruning = asyncio.create_task(self._prune(), name="prune")
 
     async def _look_at_ends(self) -> None:

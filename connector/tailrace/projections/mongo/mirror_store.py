@@ -131,10 +131,10 @@ class MirrorTransaction:
         await self.flush()
         if self._next is None:
             return
-        as_seen = {"_id": self._name, "next_offset": self._stored}
+        unchanged = {"_id": self._name, "next_offset": self._stored}
         try:
             stored = await self._offsets.update_one(
-                as_seen, {"$set": {"next_offset": self._next}}, upsert=self._stored is None
+                unchanged, {"$set": {"next_offset": self._next}}, upsert=self._stored is None
             )
         except DuplicateKeyError:
             raise self._moved() from None

@@ -64,7 +64,7 @@ class RebuildState:
     collections: Mapping[str, UUID | None]
 
     @property
-    def as_seen(self) -> Document:
+    def match(self) -> Document:
         """A filter that matches only this number in this phase."""
         return {**NEWEST, "number": self.number, "phase": self.phase.value}
 
@@ -133,7 +133,7 @@ async def begin_rebuild(client: Client, database: Database, group: str, collecti
     new = RebuildState(state.number + 1, Phase.BUILDING, group, dict.fromkeys(collections))
     rebuilds = kit_collection(database, REBUILDS)
     # First: existing copies may belong to another rebuild that is about to swap.
-    if not (await rebuilds.update_one(state.as_seen, {"$set": _to_document(new)})).matched_count:
+    if not (await rebuilds.update_one(state.match, {"$set": _to_document(new)})).matched_count:
         raise _overtaken(group)
     generation = Generation(database, collections, new.number)
     await _drop_old_copies(database, {*state.collections, *collections}, new.number)
@@ -143,7 +143,7 @@ async def begin_rebuild(client: Client, database: Database, group: str, collecti
     complete = replace(new, collections={name: made.get(shadow_name(name, new.number)) for name in collections})
     # A missing UUID means that someone has dropped the collection.
     ours = None not in complete.collections.values()
-    if not ours or not (await rebuilds.update_one(new.as_seen, {"$set": _to_document(complete)})).matched_count:
+    if not ours or not (await rebuilds.update_one(new.match, {"$set": _to_document(complete)})).matched_count:
         for name in new.copies:
             await database.drop_collection(name)
         raise _overtaken(group)

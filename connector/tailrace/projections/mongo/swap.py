@@ -110,7 +110,7 @@ async def _decide(
 
     async def decide(session: AsyncClientSession) -> None:
         decided = {"$set": {"phase": Phase.SWAPPING.value}}
-        known = await kit_collection(new.database, REBUILDS).update_one(state.as_seen, decided, session=session)
+        known = await kit_collection(new.database, REBUILDS).update_one(state.match, decided, session=session)
         await offsets.update_many({GROUP: group, HELD: hold}, {"$set": {CLOSED: state.number}}, session=session)
         progressed = await offsets.find_one({GROUP: group, HELD: {"$ne": hold}}, session=session)
         if not known.matched_count or progressed is not None:
@@ -154,7 +154,7 @@ async def finish(database: Database) -> None:
             await _rename(database, state, name)
             failpoints.reached(SWAP_RENAMED)
         await kit_collection(database, OWNERS).delete_many({GROUP: shadow_name(state.projection, state.number)})
-        await kit_collection(database, REBUILDS).update_one(state.as_seen, {"$set": {"phase": Phase.DONE.value}})
+        await kit_collection(database, REBUILDS).update_one(state.match, {"$set": {"phase": Phase.DONE.value}})
     log.info("swapped", extra={"fields": {"projection": state.projection, "collections": len(state.collections)}})
 
 
@@ -176,7 +176,7 @@ async def _rename(database: Database, state: RebuildState, name: str) -> None:
                     raise
             else:
                 return
-        elif (await read(database)).as_seen != state.as_seen:
+        elif (await read(database)).match != state.match:
             return  # completed by another process
         elif late:
             raise ProjectionError(

@@ -147,16 +147,16 @@ async def test_an_event_read_again_and_older_than_the_horizon_is_dead_lettered()
 @async_test
 async def test_a_released_event_of_a_rebuild_is_a_replay() -> None:
     setup = await opened(versions=Versions(gaps="wait"))
-    seen: list[tuple[str, bool]] = []
+    handled: list[tuple[str, bool]] = []
 
     async def look(each: Event, effects: Any) -> None:
-        seen.append((each.id, each.is_replay))
+        handled.append((each.id, each.is_replay))
 
     worker = setup.worker_with(look)
     for each in (event(0, entity_version="2"), event(1, entity_version="1")):
         each.is_rebuild = True
         await worker.process([each])
-    assert seen == [("e1", True), ("e0", True)]
+    assert handled == [("e1", True), ("e0", True)]
 
 
 @settings(max_examples=40, deadline=None)

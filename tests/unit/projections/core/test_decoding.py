@@ -10,13 +10,7 @@ import pytest
 
 from tailrace.errors import Reason, Rejected
 from tailrace.event import OutboxEvent, Route
-from tailrace.projections.core.decoding import (
-    PayloadReader,
-    SchemaId,
-    decode_json,
-    decode_with_schema,
-    split_schema_id,
-)
+from tailrace.projections.core.decoding import PayloadReader, SchemaId, decode_json, decode_with_schema, split_schema_id
 from tailrace.projections.core.event import Event, read_event
 from tailrace.projections.core.store import Partition
 from tailrace.records.formats import RecordFormat, record_maker

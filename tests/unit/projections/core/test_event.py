@@ -17,15 +17,15 @@ def event(value: bytes | None = b"{}", *headers: tuple[str, bytes], key: bytes |
 
 
 def test_the_connector_s_headers_identify_an_event() -> None:
-    seen = event(b"{}", ("id", b"e-1"), ("type", b"OrderPlaced"), ("position", b"0/1A:0"), ("timestamp", b"2000"))
-    assert (seen.id, seen.type, seen.position, seen.time_ms) == ("e-1", "OrderPlaced", "0/1A:0", 2000)
-    assert not seen.is_replay
-    assert seen.redriven_for is None
+    found = event(b"{}", ("id", b"e-1"), ("type", b"OrderPlaced"), ("position", b"0/1A:0"), ("timestamp", b"2000"))
+    assert (found.id, found.type, found.position, found.time_ms) == ("e-1", "OrderPlaced", "0/1A:0", 2000)
+    assert not found.is_replay
+    assert found.redriven_for is None
 
 
 def test_cloud_events_are_identified_by_their_headers() -> None:
-    seen = event(b"{}", ("ce_id", b"e-1"), ("ce_type", b"OrderPlaced"))
-    assert (seen.id, seen.type) == ("e-1", "OrderPlaced")
+    found = event(b"{}", ("ce_id", b"e-1"), ("ce_type", b"OrderPlaced"))
+    assert (found.id, found.type) == ("e-1", "OrderPlaced")
 
 
 def test_without_an_id_the_location_identifies_the_event() -> None:

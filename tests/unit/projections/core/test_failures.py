@@ -191,7 +191,7 @@ def test_a_payload_that_was_not_kept_can_be_given() -> None:
     with pytest.raises(Rejected) as caught:
         found.record()
     assert "orders[3]@42" in caught.value.remedy
-    assert found.explanation == "ValueError"  # behind the colon the payload may be quoted
+    assert found.explanation == "ValueError"  # the text after the colon may quote the payload
     assert found.is_original(b'{"a":1}')
     assert found.with_payload(b'{"a":1}').record() == Record("orders", b'{"a":1}', b"k", list(OWN), 1700)
 

@@ -96,9 +96,9 @@ def test_anything_awaitable_is_a_handler(handler: Any) -> None:
 
 
 def test_data_is_the_declared_model() -> None:
-    seen = event("OrderPlaced", b'{"order_id": "o-1", "amount": 3}')
-    Handlers().decode_data(seen, RegisteredHandler(nothing, Placed, deletes=False))
-    assert seen.data == Placed(order_id="o-1", amount=3.0)
+    decoded = event("OrderPlaced", b'{"order_id": "o-1", "amount": 3}')
+    Handlers().decode_data(decoded, RegisteredHandler(nothing, Placed, deletes=False))
+    assert decoded.data == Placed(order_id="o-1", amount=3.0)
 
 
 def test_a_payload_that_is_not_the_model_says_where_but_not_which_value() -> None:
@@ -112,15 +112,15 @@ def test_a_payload_that_is_not_the_model_says_where_but_not_which_value() -> Non
 
 
 def test_a_tombstone_has_no_data() -> None:
-    seen = event("OrderGone", None)
-    Handlers().decode_data(seen, RegisteredHandler(nothing, Placed, deletes=True))
-    assert seen.data is None
+    decoded = event("OrderGone", None)
+    Handlers().decode_data(decoded, RegisteredHandler(nothing, Placed, deletes=True))
+    assert decoded.data is None
 
 
 def test_another_format_with_a_custom_decode() -> None:
-    seen = event("P", b"o-1;3")
+    decoded = event("P", b"o-1;3")
     handlers = Handlers(
         lambda each: dict(zip(("order_id", "amount"), (each.value or b"").decode().split(";"), strict=True))
     )
-    handlers.decode_data(seen, RegisteredHandler(nothing, Placed, deletes=False))
-    assert seen.data == Placed(order_id="o-1", amount=3.0)
+    handlers.decode_data(decoded, RegisteredHandler(nothing, Placed, deletes=False))
+    assert decoded.data == Placed(order_id="o-1", amount=3.0)

@@ -229,18 +229,18 @@ async def test_a_worker_is_busy_as_soon_as_an_event_is_queued() -> None:
 @async_test
 async def test_each_handler_call_of_a_batch_is_progress() -> None:
     setup = await opened()
-    seen = []
+    times = []
 
     async def look(_: Event, __: Any) -> None:
         await asyncio.sleep(0)
-        seen.append(worker.busy_since)
+        times.append(worker.busy_since)
         worker.busy_since = 0.0
 
     worker = setup.worker_with(look)
     worker.busy_since = 0.0
     await worker.process([event(offset) for offset in range(3)])
-    assert len(seen) == 3
-    assert all(seen), "each handler call is progress"
+    assert len(times) == 3
+    assert all(times), "each handler call is progress"
 
 
 @async_test

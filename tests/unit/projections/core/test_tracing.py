@@ -28,7 +28,7 @@ def spans(monkeypatch: pytest.MonkeyPatch) -> InMemorySpanExporter:
     return exporter
 
 
-def test_a_span_for_each_block_and_the_events_own_trace_in_handlers(spans: InMemorySpanExporter) -> None:
+def test_a_batch_has_a_span_and_handlers_continue_the_trace_of_their_event(spans: InMemorySpanExporter) -> None:
     orders = Projection(projection_app("app"), "orders", store=MemoryStore(), name="summary")
 
     @orders.on()

@@ -24,7 +24,7 @@ class Owner(OffsetCoordinator):
 
 
 def made(**settings: Any) -> ProjectionApp:
-    app = projection_app("play", **settings)
+    app = projection_app("shop", **settings)
     app.coordinator = Owner([])
     return app
 
@@ -89,21 +89,21 @@ def test_an_agent_with_several_tasks_is_refused_on_a_topic_of_projections_only(o
     app.agent(app.topic("others"), name="others", **options)(nothing)
     assert list(problems(app)) == []
     app.agent(app.topic("orders"), name="several", **options)(nothing)
-    assert [problem.what for problem in problems(app)] == ["play: the agent several reads orders with several tasks"]
+    assert [problem.what for problem in problems(app)] == ["shop: the agent several reads orders with several tasks"]
 
 
 def test_pickle_is_refused_on_every_topic() -> None:
     app = made()
     _unwarned(lambda: app.agent(app.topic("others", value_serializer="pickle"), name="others")(nothing))
-    assert [problem.what for problem in problems(app)] == ["play: the value serializer of others is pickle"]
+    assert [problem.what for problem in problems(app)] == ["shop: the value serializer of others is pickle"]
 
 
 def test_a_table_is_refused() -> None:
-    """Its changelog topic would not exist: the app makes none."""
+    """Its changelog topic would not exist: the app creates none."""
     app = made()
     app.Table("counts", default=int)
     (problem,) = problems(app)
-    assert problem.what == "play: the app has the Faust table counts"
+    assert problem.what == "shop: the app has the Faust table counts"
 
 
 def test_a_server_given_to_faust_is_refused() -> None:
@@ -134,7 +134,7 @@ def test_an_agent_on_a_topic_of_a_projection_is_refused() -> None:
     app.projections.append(Stub())  # type: ignore[arg-type]
     app.agent(app.topic("payments"), name="beside")(nothing)
     assert [problem.what for problem in problems(app)] == [
-        "play: the agent beside reads payments, as a projection does"
+        "shop: the agent beside reads payments, as a projection does"
     ]
     assert app.receivers.keys() == {"orders", "payments"}
 
@@ -150,7 +150,7 @@ def test_a_password_in_the_address_of_a_broker_is_refused_and_not_shown(monkeypa
     address = "kafka://service:planted-s3cret@localhost:9092"
     for app in (made(broker=address), made(broker_consumer=address)):
         with pytest.raises(ConfigError, match="contains a user or a password") as caught:
-            _ = app.conf  # what `faust worker` prints, it takes from here
+            _ = app.conf  # `faust worker` prints settings from here
         assert "s3cret" not in str(caught.value)
         assert "broker_credentials" in caught.value.remedy
     monkeypatch.setenv("BROKER_URL", address)
@@ -162,4 +162,4 @@ def test_an_agent_that_reads_by_a_pattern_is_refused() -> None:
     app = made()
     app.agent(app.topic(pattern="orders.*"), name="all")(nothing)
     app.agent(app.topic("one", "two"), name="several")(nothing)
-    assert [problem.what for problem in problems(app)] == ["play: the agent all reads topics by a pattern"]
+    assert [problem.what for problem in problems(app)] == ["shop: the agent all reads topics by a pattern"]

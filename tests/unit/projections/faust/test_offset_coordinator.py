@@ -48,11 +48,11 @@ def test_markers_behind_the_last_applied_record_are_passed() -> None:
     assert ReadProgress(start=0, delivered=7, passed=8).committable(7) == 8
 
 
-def test_markers_behind_a_record_that_is_not_applied_yet_are_not() -> None:
+def test_markers_behind_a_record_that_is_not_applied_yet_are_not_passed() -> None:
     assert ReadProgress(start=0, delivered=7, passed=8).committable(6) == 6
 
 
-def test_what_holds_nothing_to_deliver_is_passed_from_the_start() -> None:
+def test_a_log_without_records_is_passed_from_the_start() -> None:
     assert ReadProgress(start=5, delivered=5, passed=9).committable(None) == 9
 
 

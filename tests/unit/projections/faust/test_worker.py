@@ -13,7 +13,7 @@ from tailrace.projections.faust.worker import filter_repeated_errors, translate_
 
 
 def test_an_authorization_error_of_kafka_is_translated() -> None:
-    error = translate_error(GroupAuthorizationFailedError("play"))
+    error = translate_error(GroupAuthorizationFailedError("shop"))
     assert isinstance(error, ReadRefused)
     assert "GroupAuthorizationFailedError" in error.what
     assert error.exit_code == 3
