@@ -25,7 +25,7 @@ from pymongo import MongoClient
 from tailrace import cli
 from tailrace.testkit.demo import service_run
 from tailrace.testkit.demo.projection import TABLE, OrderSummaryProjection
-from tailrace.testkit.demo.projection_check import Histories
+from tailrace.testkit.oracle import Histories
 from tailrace.testkit.stack import KafkaBroker, MongoServer, PostgresServer, wait_until
 from tailrace.testkit.stack.kafka_local import JAVA_OPTIONS
 from tailrace.testkit.stack.process import descendants

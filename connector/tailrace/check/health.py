@@ -11,8 +11,6 @@ import time
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
-from tailrace.check.health_postgres import read_postgres
-from tailrace.check.health_server import SourceStatus
 from tailrace.check.result import human_seconds
 from tailrace.config.model import PipelineSettings
 from tailrace.dlq import requests
@@ -37,6 +35,39 @@ STANDBY_SECONDS = 120.0
 
 RUNNING, NOT_RUNNING, NEVER_STARTED, UNKNOWN = "RUNNING", "NOT RUNNING", "NEVER STARTED", "UNKNOWN"
 DATABASES = {"postgres": "Postgres", "mongo": "MongoDB"}
+
+
+@dataclass(frozen=True, slots=True)
+class Lag:
+    """How far the stored position is behind the end of the log.
+
+    `since_ms` is a lower bound for when the first unread change was written, on the database's clock; None if there is
+    none. `noise`: no more than an idle pipeline skips every few seconds.
+    """
+
+    since_ms: int | None
+    bytes: int | None = None
+    noise: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class SourceStatus:
+    """What the database reports now.
+
+    `reader` describes who reads for the pipeline, `absence` that nobody does; both are half sentences. `blind`: the
+    user may not see sessions, so an absence proves nothing. `reading`: the first start is reading existing rows.
+    `inactive_ms`: since when nobody reads, if the server reports it.
+    """
+
+    now_ms: int
+    reader: str
+    absence: str
+    blind: bool = False
+    reading: str = ""
+    inactive_ms: int | None = None
+    lag: Lag | None = None
+    slot: dict[str, Any] | None = None
+    oplog: dict[str, Any] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,11 +177,14 @@ def _announcement(value: bytes | None) -> dict[str, Any]:
 
 def read_source_status(settings: PipelineSettings, position: Position | None) -> SourceStatus:
     """Reads what the source database reports about the pipeline and its stored position."""
+    # Both modules import this one, and the driver of MongoDB is an optional dependency.
     options = source_options(settings, column_map(settings))
     if isinstance(options, MongoOptions):
-        from tailrace.check.health_mongo import read_mongo  # the driver is an optional dependency
+        from tailrace.check.health_mongo import read_mongo
 
         return read_mongo(options, position)
+    from tailrace.check.health_postgres import read_postgres
+
     return read_postgres(options, position)
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from tailrace.check.health_server import Lag, SourceStatus
+from tailrace.check.health import Lag, SourceStatus
 from tailrace.errors import AccessRefused, CollectionGone, EventTooLarge, HistoryLost, SourceUnavailable
 from tailrace.positions.base import Position
 from tailrace.positions.mongo import TokenPosition

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import asdict, dataclass
 
-from tailrace.check.health_server import Lag, SourceStatus
+from tailrace.check.health import Lag, SourceStatus
 from tailrace.positions.base import Position
 from tailrace.positions.postgres import LsnPosition, format_lsn, parse_lsn
 from tailrace.sources.postgres import catalog

@@ -49,7 +49,7 @@ COMMANDS = {
     "route": ("tailrace.cli.route", "Explain the route of an event: rule, topic, key and partition."),
     "topics": ("tailrace.cli.topics", "Compare declared topics with the cluster, and apply the differences."),
     "init": (
-        "tailrace.cli.init.command",
+        "tailrace.cli.init",
         "Create the files of a first pipeline: settings, schema, routing rule, SQL.",
     ),
     "demo": ("tailrace.cli.demo", "Run a demonstration with local servers."),

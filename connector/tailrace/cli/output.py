@@ -46,8 +46,8 @@ def emit_json(obj: object, stream: TextIO | None = None) -> None:
 
 
 def say(text: str = "", stream: TextIO | None = None) -> None:
-    """Prints a line of text."""
-    print(mask(text), file=stream or sys.stdout)
+    """Prints a line of text with a single write, so that lines of several threads do not mix."""
+    (stream or sys.stdout).write(f"{mask(text)}\n")
 
 
 def print_error(error: TailraceError, *, as_json: bool, stream: TextIO | None = None) -> None:

@@ -13,7 +13,7 @@ from enum import StrEnum
 import typer
 
 from tailrace.cli.output import emit_json, say, table
-from tailrace.testkit.stack import KafkaBroker, RegistryServer, background
+from tailrace.testkit.stack import KafkaBroker, RegistryServer, stack
 from tailrace.testkit.stack.paths import quiet
 
 app = typer.Typer(
@@ -53,7 +53,7 @@ def up(
       tailrace stack up --mongo
       eval "$(tailrace stack up --export)"
     """
-    running, fresh = background.up(postgres.value, quiet if as_json else _progress, with_mongo=mongo)
+    running, fresh = stack.up(postgres.value, quiet if as_json else _progress, with_mongo=mongo)
     if as_json:
         emit_json({"started": fresh, "servers": _rows(running)})
         return
@@ -73,7 +73,7 @@ def status(as_json: bool = AS_JSON) -> int:
       tailrace stack status
       tailrace stack status --json
     """
-    known = background.listed()
+    known = stack.listed()
     answers = [entry.answers for entry in known]
     all_up = bool(known) and all(answers)
     rows = [{**row, "running": there} for row, there in zip(_rows(known), answers, strict=True)]
@@ -94,7 +94,7 @@ def down(as_json: bool = AS_JSON) -> None:
     Example:
       tailrace stack down
     """
-    ended = background.down()
+    ended = stack.down()
     if as_json:
         emit_json({"stopped": [entry.name for entry in ended]})
     elif ended:
@@ -121,7 +121,7 @@ def fetch(
         RegistryServer(progress=_progress).prepare()
 
 
-def _rows(known: list[background.BackgroundServer]) -> list[dict[str, object]]:
+def _rows(known: list[stack.BackgroundServer]) -> list[dict[str, object]]:
     return [{"server": e.name, "version": e.version, "address": e.address} for e in known]
 
 

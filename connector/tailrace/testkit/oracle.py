@@ -1,4 +1,4 @@
-"""The oracle: compares what was committed to the outbox with what `read_committed` consumers read. Pure.
+"""The oracle: compares what was committed with what `read_committed` consumers read and projections applied. Pure.
 
 It knows nothing of the pipeline in between. The writer records each event and its outcome, in commit order per key. The
 outbox table decides outcomes that the writer does not know because its connection broke during COMMIT. Each kind of
@@ -9,13 +9,16 @@ out of order, I5/I6 positions.
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from itertools import pairwise
 from typing import Any, NamedTuple
 
 from tailrace.positions.base import Progress
+
+Histories = Mapping[str, Sequence[str]]
+"""The ids of the events of each key, in the order in which they were applied."""
 
 
 class WriteOutcome(Enum):
@@ -116,19 +119,78 @@ def _out_of_order(committed: dict[str, WrittenEvent], published: Sequence[Consum
         if record.id in committed:
             by_key[record.key].append(record)
     wrong: list[str] = []
+    numbers = {event_id: event.seq for event_id, event in committed.items()}
     for records in by_key.values():
         if len({(s.topic, s.partition) for s in records}) > 1:
             wrong += [s.id for s in records]
-            continue
-        last = -1
-        for record in sorted(records, key=lambda s: s.offset):
-            seq = committed[record.id].seq
-            if seq < last:
-                wrong.append(record.id)
-            last = max(last, seq)
+        else:
+            wrong += _overtaken([s.id for s in sorted(records, key=lambda s: s.offset)], numbers)
+    return wrong
+
+
+def _overtaken(events: Iterable[str], numbers: Mapping[str, int]) -> list[str]:
+    """Returns the events that follow one with a higher number."""
+    wrong: list[str] = []
+    highest = -1
+    for event in events:
+        if numbers[event] < highest:
+            wrong.append(event)
+        highest = max(highest, numbers[event])
     return wrong
 
 
 def backward_positions(positions: Sequence[Progress]) -> list[str]:
     """Returns the stored positions that are behind one stored earlier (I6)."""
     return [f"{after} after {before}" for before, after in pairwise(positions) if after < before]
+
+
+@dataclass(frozen=True, slots=True)
+class ProjectionComparison:
+    """The verdict on a projection: counts, and a list of event ids for each kind of error."""
+
+    events: int
+    applied: int
+    missing: list[str]
+    twice: list[str]
+    phantom: list[str]
+    """Applied but not on the topic, or applied to the row of another key."""
+    out_of_order: list[str]
+
+    @property
+    def ok(self) -> bool:
+        return not (self.missing or self.twice or self.phantom or self.out_of_order)
+
+
+def expected_histories(published: Iterable[ConsumedRecord]) -> dict[str, list[str]]:
+    """Returns the ids of each key as one reading of the topic from its start yields them.
+
+    A duplicate on the topic counts once: `check_delivery` reports it.
+    """
+    histories: dict[str, dict[str, None]] = {}
+    for record in sorted(published, key=lambda each: (each.topic, each.partition, each.offset)):
+        histories.setdefault(record.key, {})[record.id] = None
+    return {key: list(ids) for key, ids in histories.items()}
+
+
+def check_projection(expected: Histories, found: Histories) -> ProjectionComparison:
+    """Compares the expected ids with those that a projection has applied."""
+    missing: list[str] = []
+    twice: list[str] = []
+    phantom: list[str] = []
+    out_of_order: list[str] = []
+    for key in expected.keys() | found.keys():
+        positions = {event: position for position, event in enumerate(expected.get(key, ()))}
+        times = Counter(found.get(key, ()))
+        missing += [event for event in positions if event not in times]
+        twice += [event for event, count in times.items() if count > 1]
+        phantom += [event for event in times if event not in positions]
+        # By the first application of each: a correct projection skips the second one.
+        out_of_order += _overtaken([event for event in times if event in positions], positions)
+    return ProjectionComparison(
+        events=sum(map(len, expected.values())),
+        applied=sum(map(len, found.values())),
+        missing=missing,
+        twice=twice,
+        phantom=phantom,
+        out_of_order=out_of_order,
+    )

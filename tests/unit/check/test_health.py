@@ -6,9 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from tailrace.check.health import KafkaStatus, PipelineHealth, clock_ahead, derive_health
+from tailrace.check.health import KafkaStatus, Lag, PipelineHealth, SourceStatus, clock_ahead, derive_health
 from tailrace.check.health_postgres import NOISE_BYTES, PostgresStatus, interpret
-from tailrace.check.health_server import Lag, SourceStatus
 from tailrace.positions.postgres import LogIdentity, LsnPosition, TableRead
 from tailrace.sources.postgres.resume_check import SlotState
 

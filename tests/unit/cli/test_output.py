@@ -58,6 +58,18 @@ def test_say_is_masked(capsys: pytest.CaptureFixture[str]) -> None:
     assert capsys.readouterr().out == "with ***\n"
 
 
+def test_lines_of_several_threads_do_not_mix() -> None:
+    writes: list[str] = []
+
+    class Stream(io.StringIO):
+        def write(self, text: str) -> int:
+            writes.append(text)
+            return len(text)
+
+    say("a line", Stream())
+    assert writes == ["a line\n"]
+
+
 def test_colour_is_for_terminals_without_no_color(monkeypatch: pytest.MonkeyPatch) -> None:
     assert has_colour(Terminal())
     assert not has_colour(io.StringIO())

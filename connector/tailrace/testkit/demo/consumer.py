@@ -1,21 +1,37 @@
-"""A live `read_committed` consumer of a service's topics that records when each event arrived."""
+"""A live `read_committed` consumer of a service's topics, and the latency of the events it received.
+
+The latency of an event is the time from its commit in the database to its arrival at the consumer. A restart lasts from
+the kill until the arrival of the first event committed after the connector was back. Events that overlap a restart
+measure the restart, not the connector: they are counted separately and only enter `longest_ms`.
+"""
 
 from __future__ import annotations
 
 import json
+import math
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
 
-from tailrace.testkit.demo.latency import Delivery
+from tailrace.testkit.demo.process import Downtime
 from tailrace.testkit.topic_reader import header
 
 RECENT = 12
 POLL_SECONDS = 0.1
+
+
+class Delivery(NamedTuple):
+    committed_ms: int
+    received_ms: float
+
+    @property
+    def millis(self) -> float:
+        return self.received_ms - self.committed_ms
 
 
 class ReceivedEvent(NamedTuple):
@@ -106,3 +122,39 @@ class DemoConsumer:
 
     def _text(self, message: Message) -> str:
         return self._describe(json.loads(message.value() or b"{}"))
+
+
+@dataclass(frozen=True, slots=True)
+class Latency:
+    steady_events: int
+    restart_events: int
+    p50_ms: float
+    p99_ms: float
+    longest_ms: float
+
+
+def measure(deliveries: Sequence[Delivery], downtimes: Iterable[Downtime]) -> Latency:
+    """Measures the latency; `p50_ms` and `p99_ms` are of the events outside restarts, 0 if there are none."""
+    restarts = [(downtime.killed_ms, _over_ms(deliveries, downtime)) for downtime in downtimes]
+    steady = [
+        delivery.millis
+        for delivery in deliveries
+        if all(delivery.received_ms < begin or delivery.committed_ms > end for begin, end in restarts)
+    ]
+    return Latency(
+        steady_events=len(steady),
+        restart_events=len(deliveries) - len(steady),
+        p50_ms=percentile(steady, 0.50),
+        p99_ms=percentile(steady, 0.99),
+        longest_ms=max((delivery.millis for delivery in deliveries), default=0.0),
+    )
+
+
+def percentile(values: Iterable[float], share: float) -> float:
+    """Returns the smallest value that at least `share` of all values do not exceed; 0 without values."""
+    ordered = sorted(values)
+    return ordered[max(0, math.ceil(share * len(ordered)) - 1)] if ordered else 0.0
+
+
+def _over_ms(deliveries: Iterable[Delivery], downtime: Downtime) -> float:
+    return min((each.received_ms for each in deliveries if each.committed_ms >= downtime.running_ms), default=math.inf)

@@ -8,13 +8,24 @@ import sys
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import NamedTuple
 
-from tailrace.testkit.demo.latency import Downtime
 from tailrace.testkit.stack import StackError
 from tailrace.testkit.stack.process import LocalProcess
 
 STOP_TIMEOUT = 30.0
 STARTING = ("starting", "restarting")
+
+
+class Downtime(NamedTuple):
+    """The times of a kill and of the connector running again, in Unix milliseconds."""
+
+    killed_ms: float
+    running_ms: float
+
+    @property
+    def millis(self) -> float:
+        return self.running_ms - self.killed_ms
 
 
 class TailraceProcess:

@@ -12,9 +12,9 @@ import psycopg
 from tailrace.testkit.demo.display import ProjectionStatus
 from tailrace.testkit.demo.orders import Orders
 from tailrace.testkit.demo.process import DemoProcess, TailraceProcess
-from tailrace.testkit.demo.projection_check import Histories, compare, expected_histories
 from tailrace.testkit.demo.report import ProjectionResult
-from tailrace.testkit.demo.service_run import ServiceRun
+from tailrace.testkit.demo.service import ServiceRun
+from tailrace.testkit.oracle import Histories, check_projection, expected_histories
 
 MODULE = "tailrace.testkit.demo.order_summary"
 TABLE = "order_summary.order_summary"
@@ -108,7 +108,7 @@ class ProjectionRun(DemoProcess):
 
     def result(self) -> ProjectionResult:
         """Compares its rows with the records on the topic, which the result of the service has read."""
-        comparison = compare(expected_histories(self._source.published), self._summary.histories())
+        comparison = check_projection(expected_histories(self._source.published), self._summary.histories())
         return ProjectionResult(self._summary.NAME, comparison, self.downtimes)
 
     def status(self) -> ProjectionStatus:

@@ -6,9 +6,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, NamedTuple
 
-from tailrace.testkit.demo.latency import Downtime, Latency
-from tailrace.testkit.demo.projection_check import ProjectionComparison
-from tailrace.testkit.oracle import OracleVerdict
+from tailrace.testkit.demo.consumer import Latency
+from tailrace.testkit.demo.process import Downtime
+from tailrace.testkit.oracle import OracleVerdict, ProjectionComparison
 
 EXIT_BROKEN = 1
 

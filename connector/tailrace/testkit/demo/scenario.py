@@ -20,8 +20,7 @@ from tailrace.testkit.demo.environment import DemoEnvironment
 from tailrace.testkit.demo.process import DemoProcess
 from tailrace.testkit.demo.projection import MODULE, OrderSummaryProjection, ProjectionRun
 from tailrace.testkit.demo.report import DemoReport, seconds
-from tailrace.testkit.demo.service import Service
-from tailrace.testkit.demo.service_run import ServiceRun
+from tailrace.testkit.demo.service import Service, ServiceRun
 from tailrace.testkit.stack import StackError, wait_until
 from tailrace.testkit.workload.writer import Mix
 

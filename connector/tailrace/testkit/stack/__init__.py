@@ -12,8 +12,7 @@ can be killed, paused and restarted (`server.local`): `choice=ServerChoice.LOCAL
 members) and `RegistryServer` (a Confluent-compatible schema registry) are started separately.
 """
 
-from tailrace.testkit.stack.kafka import KafkaBroker
-from tailrace.testkit.stack.kafka_cluster import ClusterMember, KafkaCluster
+from tailrace.testkit.stack.kafka import ClusterMember, KafkaBroker, KafkaCluster
 from tailrace.testkit.stack.mongo import MongoServer
 from tailrace.testkit.stack.mongo_replica_set import MongoReplicaSet, ReplicaSetMember
 from tailrace.testkit.stack.postgres import PostgresServer

@@ -9,11 +9,10 @@ import sys
 import pytest
 
 from tailrace.testkit.demo import display, live_display
-from tailrace.testkit.demo.consumer import ReceivedEvent
-from tailrace.testkit.demo.latency import Downtime, Latency
-from tailrace.testkit.demo.projection_check import compare
+from tailrace.testkit.demo.consumer import Latency, ReceivedEvent
+from tailrace.testkit.demo.process import Downtime
 from tailrace.testkit.demo.report import DemoReport, ProjectionResult, Result
-from tailrace.testkit.oracle import OracleVerdict
+from tailrace.testkit.oracle import OracleVerdict, check_projection
 
 ARRIVALS = [
     ReceivedEvent("shop.orders/0@1", "order-1", "OrderPlaced", "revision 1, 9.5 EUR", False, 12.0, 1.0),
@@ -28,7 +27,7 @@ FRAME = display.Frame(1.0, 15.0, STANDINGS, PROJECTIONS, ARRIVALS)
 LATENCY = Latency(9, 1, 8, 20, 1400)
 ORDERS = Result("orders", "Postgres", OracleVerdict(committed=1120, published=1100), LATENCY, [Downtime(0, 900)])
 USERS = Result("users", "MongoDB", OracleVerdict(committed=80, published=70), LATENCY, [Downtime(0, 1800)])
-SUMMARY = ProjectionResult("order_summary", compare({"a": ["a1"]}, {"a": ["a1"]}), [Downtime(0, 2000)])
+SUMMARY = ProjectionResult("order_summary", check_projection({"a": ["a1"]}, {"a": ["a1"]}), [Downtime(0, 2000)])
 REPORT = DemoReport([ORDERS, USERS], [SUMMARY], 7, 15.0)
 
 

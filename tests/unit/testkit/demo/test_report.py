@@ -6,10 +6,18 @@ import json
 
 import pytest
 
-from tailrace.testkit.demo.latency import Downtime, Latency
-from tailrace.testkit.demo.projection_check import Histories, compare
+from tailrace.testkit.demo.consumer import Latency
+from tailrace.testkit.demo.process import Downtime
 from tailrace.testkit.demo.report import ERRORS, MISAPPLIED, DemoReport, ProjectionResult, Result, seconds
-from tailrace.testkit.oracle import ConsumedRecord, OracleVerdict, WriteOutcome, WrittenEvent, check_delivery
+from tailrace.testkit.oracle import (
+    ConsumedRecord,
+    Histories,
+    OracleVerdict,
+    WriteOutcome,
+    WrittenEvent,
+    check_delivery,
+    check_projection,
+)
 
 WRITTEN = [
     WrittenEvent("a1", "a", 1, True, WriteOutcome.COMMITTED),
@@ -34,7 +42,7 @@ def report_on(verdict: OracleVerdict, applied: Histories = APPLIED) -> DemoRepor
         Result("orders", "Postgres", fine, latency, downtimes),
         Result("users", "MongoDB", verdict, latency, downtimes),
     ]
-    summary = ProjectionResult("order_summary", compare(APPLIED, applied), [Downtime(7000, 9600)])
+    summary = ProjectionResult("order_summary", check_projection(APPLIED, applied), [Downtime(7000, 9600)])
     return DemoReport(results, [summary], 7, 15.0)
 
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from tailrace.testkit.demo.latency import Delivery, Downtime, measure, percentile
+from tailrace.testkit.demo.consumer import Delivery, measure, percentile
+from tailrace.testkit.demo.process import Downtime
 
 
 @pytest.mark.parametrize(("share", "expected"), [(0.0, 1.0), (0.5, 50.0), (0.99, 99.0), (0.991, 100.0), (1.0, 100.0)])

@@ -15,7 +15,6 @@ from pathlib import Path
 
 import typer
 
-from tailrace.cli.init import mongo as init_mongo
 from tailrace.cli.output import say
 from tailrace.errors import ConfigError
 
@@ -43,6 +42,26 @@ outbox:
     timestamp: created_at   # further columns whose names differ:
     # id, type, aggregate, key, payload, version
 """
+
+_MONGO_SOURCE = """\
+# A Tailrace pipeline: one outbox collection to Kafka. Check it with `tailrace check {name}.yaml`.
+# Any setting may be given as ${{env:NAME}}, ${{file:/path}} or ${{file:/path:key}}.
+
+pipeline: {name}    # its identity in Kafka: do not rename it once it has run
+
+source:
+  mongo: mongodb://{role}:${{env:{variable}}}@localhost:27017/?replicaSet=rs0
+  collection: {outbox}    # or a list of several of one database
+  start: beginning          # beginning: existing documents first; now: only those inserted from now on
+  order_by: [created_at, _id]   # the order of existing documents; {name}.js creates the index
+
+outbox:
+  layout: document          # fields event_id, event_type, entity_type, partition_key, payload, created_at, topic
+  # columns:                # fields whose names differ, for example:
+  #   key: entity_id
+"""
+
+_MONGO_TEMPLATE = "'{stream}'     # the topic that each document names in its field `topic`"
 
 _REST = """
 schemas:                    # remove this section to publish without validation
@@ -132,7 +151,7 @@ def init(
             remedy="Choose a folder that you may write to.",
         ) from None
     say()
-    for line in init_mongo.next_steps(folder, name, _variable(name)) if mongo else _next_steps(folder, name):
+    for line in _mongo_next_steps(folder, name) if mongo else _next_steps(folder, name):
         say(line)
 
 
@@ -157,13 +176,42 @@ def starter_files(name: str, table: str) -> dict[Path, str]:
 def mongo_files(name: str, collection: str) -> dict[Path, str]:
     """Returns the files of a first MongoDB pipeline."""
     _require_name(name)
-    commands = init_mongo.commands_script(name, collection, ROLE)
+    commands = _commands_script(name, collection, ROLE)
     values = {"name": name, "role": ROLE, "variable": _variable(name), "outbox": _plain(collection)}
     return {
-        Path(f"{name}.yaml"): init_mongo.SOURCE.format(**values) + _REST.format(template=init_mongo.TEMPLATE),
+        Path(f"{name}.yaml"): _MONGO_SOURCE.format(**values) + _REST.format(template=_MONGO_TEMPLATE),
         **_common_files(name),
         Path(f"{name}.js"): commands,
     }
+
+
+def _split_collection(name: str) -> tuple[str, str]:
+    """Splits `shop.outbox` into database and collection."""
+    from pydantic_core import PydanticCustomError
+
+    from tailrace.config.sources import collections
+
+    try:
+        collections((name,))
+    except PydanticCustomError:
+        raise ConfigError(
+            f"{name!r} cannot be a collection's name",
+            why="Expected database.collection.",
+            remedy="Write it like --collection shop.outbox.",
+        ) from None
+    database, _, collection = name.partition(".")
+    return database, collection
+
+
+def _commands_script(name: str, outbox: str, user: str) -> str:
+    """Returns the mongosh commands that create the collection, the role and the user."""
+    from tailrace.outbox.mongosh import collection_commands, script, user_commands
+
+    database, collection = _split_collection(outbox)
+    role = f"tailrace_{name.replace('-', '_')}"
+    first = "// For mongosh, as a user who may create collections, roles and users.\n"
+    commands = [*collection_commands(database, collection), *user_commands(database, collection, role, user)]
+    return f"{first}\n{script(commands)}"
 
 
 def _common_files(name: str) -> dict[Path, str]:
@@ -200,6 +248,16 @@ def _next_steps(folder: Path, name: str) -> list[str]:
         f"  1. Create the table, the role and the publication:  psql -f {sql}",
         f"     and give the role a password:                    psql -c '\\password {ROLE}'",
         "     The same file has lines for pg_hba.conf, which keep the role from copying the whole cluster.",
+        f"  2. Write your addresses into {file}, then:  export {_variable(name)}=…",
+        f"  3. tailrace check {file}  and, without failures,  tailrace run {file}",
+    ]
+
+
+def _mongo_next_steps(folder: Path, name: str) -> list[str]:
+    file, commands = shlex.quote(str(folder / f"{name}.yaml")), shlex.quote(str(folder / f"{name}.js"))
+    return [
+        "Next:",
+        f"  1. Create the collection, the role and the user (asks for a password):  mongosh -f {commands}",
         f"  2. Write your addresses into {file}, then:  export {_variable(name)}=…",
         f"  3. tailrace check {file}  and, without failures,  tailrace run {file}",
     ]

@@ -1,1 +1,0 @@
-"""`tailrace init`: writes a first pipeline."""
