@@ -1,4 +1,4 @@
-"""A publisher that is closed while it waits for Kafka stores nothing afterwards, and ownership is not erased."""
+"""A publisher that is closed while it waits for Kafka stores nothing afterwards, and keeps the ownership of others."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ LOG = LogIdentity("1", 1, "db", "slot", "public.outbox", "p")
 
 @pytest.fixture(scope="module")
 def own_kafka() -> Iterator[KafkaBroker]:
-    """A broker that may be paused."""
+    """A broker that the test may pause."""
     with KafkaBroker(choice=ServerChoice.LOCAL) as broker:
         yield broker
 
@@ -72,10 +72,10 @@ def ended(publisher: Publisher) -> None:
         publisher.check()
 
 
-def test_what_was_purged_is_not_stored(
+def test_the_position_of_purged_records_is_not_stored(
     own_kafka: KafkaBroker, options: KafkaOptions, opened: Callable[[], Publisher], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Closing gives up what is queued: to a flush that waits for it, the queue is empty."""
+    """Closing purges the queue, so a flush that waits for it returns as if everything was delivered."""
     monkeypatch.setattr(publishing, "STEP_TIMEOUT", -1.0)
     publisher = opened()
     own_kafka.pause()
@@ -92,7 +92,7 @@ def test_what_was_purged_is_not_stored(
 def test_a_thread_that_outlives_its_close_stores_nothing(
     own_kafka: KafkaBroker, options: KafkaOptions, opened: Callable[[], Publisher], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """By then another one may be further on: the position would go back."""
+    """By then another publisher may have stored a later position, and this one would move it back."""
     monkeypatch.setattr(publishing, "STEP_TIMEOUT", -1.0)
     sent, go_on = threading.Event(), threading.Event()
 
@@ -104,7 +104,7 @@ def test_a_thread_that_outlives_its_close_stores_nothing(
     monkeypatch.setattr(failpoints, "reached", reached)
     older = opened()
     older.submit(batch(options, 10))
-    assert sent.wait(60), "its events are out"
+    assert sent.wait(60), "its events are sent"
     older.close()
     newer = opened()
     newer.store(LsnPosition(LOG, 20, 20))
@@ -114,8 +114,10 @@ def test_a_thread_that_outlives_its_close_stores_nothing(
     assert offsets.read(options) == LsnPosition(LOG, 20, 20)
 
 
-def test_a_release_does_not_erase_the_claim_of_another(options: KafkaOptions, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Made between the look at the claims and the release."""
+def test_a_release_does_not_erase_the_ownership_of_another_instance(
+    options: KafkaOptions, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The other instance takes ownership after the first has checked it and before it releases it."""
     first, second = Ownership(options, "first"), Ownership(options, "second")
     first.take()
 
@@ -134,8 +136,8 @@ def test_a_release_does_not_erase_the_claim_of_another(options: KafkaOptions, mo
     assert not Ownership(options, "third").lost()
 
 
-def test_signs_of_one_that_was_replaced_say_nothing_of_the_owner(options: KafkaOptions) -> None:
-    """It does not know yet, and gives signs of life after the other has left: the pipeline is free all the same."""
+def test_heartbeats_of_a_replaced_instance_do_not_count_for_the_owner(options: KafkaOptions) -> None:
+    """It does not know that it was replaced and sends heartbeats after the owner has left: the pipeline is free."""
     replaced, owner, watch = Ownership(options, "replaced"), Ownership(options, "owner"), OwnerWatch(options)
     replaced.take()
     owner.take()
@@ -143,14 +145,14 @@ def test_signs_of_one_that_was_replaced_say_nothing_of_the_owner(options: KafkaO
     watch.look()
     end = watch._follower._next
 
-    def heard() -> bool:
+    def received() -> bool:
         watch.look()
         return watch._follower._next > end
 
-    wait_until(heard, 60, what="a sign of the one that was replaced")
+    wait_until(received, 60, what="a heartbeat of the replaced instance")
     assert watch.is_released
     assert not replaced.lost()
-    assert not replaced.is_last, "it has to claim the pipeline before others can see that it runs it"
+    assert not replaced.is_last, "it must take ownership before others can see that it runs the pipeline"
     replaced.withdraw()
     replaced.take()
     assert not replaced.lost()

@@ -1,7 +1,7 @@
-"""Row 5 of the fault matrix: killed again and again, anywhere, while the service goes on writing.
+"""Row 5 of the fault matrix: killed again and again at any point while the service keeps writing.
 
-Each round starts a connector and ends it with SIGKILL: at a kill point, or at a moment of its life drawn at random,
-its start included. KILL_ROUNDS sets the number of rounds, KILL_SEED repeats a run.
+Each round starts a connector and ends it with SIGKILL: at a failpoint, or at a random time,
+including during its start. KILL_ROUNDS sets the number of rounds, KILL_SEED repeats a run.
 """
 
 from __future__ import annotations

@@ -20,7 +20,7 @@ from tailrace.testkit.workload.orders import Mix
 
 @pytest.fixture(scope="module")
 def own_kafka() -> Iterator[KafkaBroker]:
-    """A broker that may be paused."""
+    """A broker that the test may pause."""
     with KafkaBroker(choice=ServerChoice.LOCAL) as broker:
         yield broker
 
@@ -34,7 +34,7 @@ def own_shop(postgres: PostgresServer, own_kafka: KafkaBroker, tmp_path: Path) -
 
 
 def arrived(shop: Shop) -> int:
-    """How many events there are; a broker that was paused first has to find itself again."""
+    """Returns the number of published events; -1 while a resumed broker is not ready yet."""
     try:
         return len(shop.published())
     except KafkaException:
@@ -46,8 +46,8 @@ def memory_mb(connector: Connector) -> float:
     return next(int(line.split()[1]) / 1024 for line in status.splitlines() if line.startswith("VmHWM:"))
 
 
-def test_each_attempt_gives_back_what_it_took(shop: Shop) -> None:
-    """A producer has some eight threads: an outage with many attempts would run out of files and never come back."""
+def test_each_attempt_frees_its_threads_and_files(shop: Shop) -> None:
+    """A producer has about eight threads: without this, a long outage would exhaust file descriptors."""
     with TcpProxy((shop.postgres.host, shop.postgres.port)) as proxy:
         shop.configure(source={"postgres": make_conninfo(shop.dsn, host=proxy.host, port=proxy.port)})
         connector = shop.start()
@@ -56,26 +56,26 @@ def test_each_attempt_gives_back_what_it_took(shop: Shop) -> None:
         proxy.cut()
         wait_until(lambda: connector.log.count('"waiting"') >= 4, 60, what="some attempts")
         proxy.accept()
-        wait_until(lambda: connector.log.count('"running"') >= 2, 60, what="it to come back")
-        # Room for one attempt that is just ending; four that leaked would be three times as many, and stay.
+        wait_until(lambda: connector.log.count('"running"') >= 2, 60, what="the connector to run again")
+        # The margin allows one attempt that is just ending. Four leaked ones would be three times as many, and stay.
         wait_until(lambda: connector.holds("task") <= threads + 10, 30, what="the threads of the attempts to end")
         wait_until(lambda: connector.holds("fd") <= files + 16, 30, what="the files of the attempts to be closed")
     shop.writer().transaction(rollback=False)
 
 
-def test_it_leaves_in_time_though_kafka_hangs(own_shop: Shop) -> None:
-    """A driver's call may take half a minute to return; SIGTERM does not wait for it."""
+def test_it_stops_in_time_while_kafka_hangs(own_shop: Shop) -> None:
+    """A client call may take half a minute to return; SIGTERM does not wait for it."""
     shop = own_shop
     shop.start().stop()
     shop.kafka.pause()
     connector = shop.start(wait=False)
-    wait_until(lambda: connector.holds("task") > 4, 60, what="it to be talking to Kafka")
-    # The promise is 5 s; the calls that hang take 10 and 30.
+    wait_until(lambda: connector.holds("task") > 4, 60, what="the connector to call Kafka")
+    # The limit is 5 s; the hanging calls take 10 s and 30 s.
     assert connector.stop(timeout=9) == 0
 
 
-def threads_that_take(pid: int, number: int) -> Iterator[int]:
-    """Kafka's own threads block every signal."""
+def threads_that_accept(pid: int, number: int) -> Iterator[int]:
+    """Yields the threads that do not block a signal; librdkafka's threads block all."""
     for thread in Path(f"/proc/{pid}/task").iterdir():
         status = (thread / "status").read_text()
         blocked = int(status.partition("SigBlk:")[2].split()[0], 16)
@@ -83,18 +83,18 @@ def threads_that_take(pid: int, number: int) -> Iterator[int]:
             yield int(thread.name)
 
 
-def test_it_leaves_though_another_thread_was_given_the_signal(shop: Shop) -> None:
-    """To whom a signal goes is the kernel's choice; Python's main thread, which alone acts on it, then sleeps on."""
+def test_it_stops_if_another_thread_received_the_signal(shop: Shop) -> None:
+    """The kernel chooses the thread for a signal. Python's main thread, which alone handles it, must be woken."""
     connector = shop.start()
     pid = connector.process.pid
-    other = next(thread for thread in threads_that_take(pid, signal.SIGTERM) if thread != pid)
+    other = next(thread for thread in threads_that_accept(pid, signal.SIGTERM) if thread != pid)
     assert ctypes.CDLL(None).tgkill(pid, other, signal.SIGTERM) == 0
     assert connector.ended(30) == 0
     assert '"stopped"' in connector.log
 
 
 def test_a_batch_is_bounded_by_all_its_bytes(own_shop: Shop) -> None:
-    """Further columns travel as headers: they fill memory as payloads do."""
+    """Further columns become headers, which need memory like payloads."""
     shop = own_shop
     shop.execute("ALTER TABLE outbox ADD COLUMN remark text")
     connector = shop.start()
@@ -105,7 +105,7 @@ def test_a_batch_is_bounded_by_all_its_bytes(own_shop: Shop) -> None:
         '\'{"order": "k", "revision": 1, "amount": 1, "currency": "EUR"}\', repeat(md5(n::text), 3000) '
         "FROM generate_series(1, 1500) AS n"
     )
-    # 140 MB wait in the log; while Kafka hangs the connector holds a batch or two of 8 MiB.
+    # The log has 140 MB; while Kafka hangs, the connector holds one or two batches of 8 MiB.
     received = (
         "SELECT sent_lsn - '0/0' FROM pg_stat_replication JOIN pg_replication_slots ON active_pid = pid "
         "WHERE slot_name = %s"
@@ -114,14 +114,16 @@ def test_a_batch_is_bounded_by_all_its_bytes(own_shop: Shop) -> None:
     wait_until(lambda: shop.execute(received, shop.slot) != before, 60, what="the transaction to be sent")
     end = int(shop.execute("SELECT pg_current_wal_insert_lsn() - '0/0'")[0][0])
     shop.kafka.resume()
-    # To look at the topic is to read all of it: only when it is all there.
-    wait_until(lambda: (shop.confirmed_lsn() or 0) >= end, 90, what=f"the end of it; log:\n{connector.log}")
+    # Counting reads the whole topic, so it begins when everything is confirmed.
+    wait_until(
+        lambda: (shop.confirmed_lsn() or 0) >= end, 90, what=f"the end of the transaction; log:\n{connector.log}"
+    )
     wait_until(lambda: arrived(shop) == 1500, 90, what=f"all events; log:\n{connector.log}")
     assert memory_mb(connector) < 170
 
 
 def test_long_names_do_not_stay_in_memory(shop: Shop) -> None:
-    """200 types of 900 kB, each another one: set aside, and the next event passes."""
+    """200 different types of 900 kB are dead-lettered, and the next event is published."""
     connector = shop.start()
     first = shop.insert('{"order": "k", "revision": 1, "amount": 1, "currency": "EUR"}')
     wait_until(lambda: first in {seen.id for seen in shop.published()}, 60, what="the first event")
@@ -141,8 +143,8 @@ def test_long_names_do_not_stay_in_memory(shop: Shop) -> None:
 
 
 @pytest.mark.parametrize("rows", [1000, 1001, 2002])
-def test_a_full_read_is_not_kept_waiting(shop: Shop, rows: int) -> None:
-    """The read that is full at the last row of a transaction must not wait a second for a row that is not coming."""
+def test_a_full_read_does_not_wait(shop: Shop, rows: int) -> None:
+    """A read that is full at the last row of a transaction must not wait a second for another row."""
     shop.start()
     writer = shop.writer(mix=Mix(invalid=0.0, savepoint=0.0))
     writer.transaction(events=1, rollback=False)
@@ -156,13 +158,13 @@ def test_a_full_read_is_not_kept_waiting(shop: Shop, rows: int) -> None:
         )
         began = time.monotonic()
         wait_until(lambda turn=turn: len(shop.published()) == 1 + turn * rows, 60, what="the events to arrive")
-        # Not a claim about speed: a read that waits takes its whole second every time, whatever the machine.
+        # This does not measure speed: a read that waits takes a whole second every time, on any machine.
         if time.monotonic() - began < 1.0:
             return
     pytest.fail("never within a second")
 
 
-def test_a_slot_cannot_be_adopted_with_the_table_unread(shop: Shop) -> None:
+def test_a_slot_cannot_be_adopted_before_the_table_was_read(shop: Shop) -> None:
     shop.configure(source={"start": "beginning", "create": False})
     shop.execute(f"CREATE PUBLICATION {shop.slot} FOR TABLE outbox WITH (publish = 'insert')")
     shop.writer().transaction(rollback=False)

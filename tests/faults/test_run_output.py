@@ -10,7 +10,7 @@ from helpers.shop import Shop
 from tailrace.testkit.stack.ports import free_port
 
 
-def test_a_stop_while_kafka_is_away(shop: Shop) -> None:
+def test_a_stop_while_kafka_is_unavailable(shop: Shop) -> None:
     shop.configure(kafka={"bootstrap": f"127.0.0.1:{free_port()}"})
     connector = shop.start(wait=False)
     connector.says('"waiting"')
@@ -21,7 +21,7 @@ def test_a_stop_while_kafka_is_away(shop: Shop) -> None:
     assert [line["event"] for line in lines if line["event"] != "waiting"] == ["stopped"]
 
 
-def test_a_failure_is_said_once_and_readably(shop: Shop) -> None:
+def test_a_failure_is_logged_once_with_cause_and_remedy(shop: Shop) -> None:
     shop.start().stop()
     shop.execute("SELECT pg_drop_replication_slot(%s)", shop.slot)
     command = [sys.executable, "-m", "tailrace", "run", str(shop.file)]

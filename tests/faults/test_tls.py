@@ -1,4 +1,4 @@
-"""Certificates that are not accepted are a named error with a remedy, not an unavailable server."""
+"""A rejected certificate is reported as such with a remedy, not as an unavailable server."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def test_mongo(mongo: MongoServer, certificates: Certificates, flaw: Flaw) -> No
 
         assert asyncio.run(as_a_projection(uri)) == "CertificateInvalid"
         with warnings.catch_warnings():
-            # After a handshake that failed, the driver's asynchronous client leaves its sockets to the collector.
+            # After a failed handshake, the driver's asynchronous client leaves its sockets to the garbage collector.
             warnings.simplefilter("ignore", ResourceWarning)
             gc.collect()
         front.context = certificates.server()
@@ -79,7 +79,7 @@ def test_mongo(mongo: MongoServer, certificates: Certificates, flaw: Flaw) -> No
 
 
 async def as_a_projection(uri: str) -> str:
-    """Connects as a store does; the error, by name: the error itself would hold the driver's sockets."""
+    """Connects as a store does; returns the error's name, because the error itself would hold the driver's sockets."""
     client = _connect(uri, "tls", 1, 1)
     try:
         with translated("asking"):
@@ -103,7 +103,7 @@ def test_kafka(certificates: Certificates, flaw: Flaw, monkeypatch: pytest.Monke
 
 @pytest.mark.parametrize("flaw", FLAWS)
 def test_kafka_of_a_projection(certificates: Certificates, flaw: Flaw) -> None:
-    """The app ends instead of waiting for a broker that is there."""
+    """The app ends instead of waiting for a broker that is available."""
     context = ssl.create_default_context(cafile=str(certificates.authority))
     with TlsFront(certificates.server(flaw)) as front:
         credentials = faust.SSLCredentials(context)
@@ -112,10 +112,10 @@ def test_kafka_of_a_projection(certificates: Certificates, flaw: Flaw) -> None:
             asyncio.run(app._wait_for_kafka())
 
 
-def test_a_certificate_that_is_renewed_wrongly_while_a_projection_runs(
+def test_a_certificate_that_becomes_invalid_while_a_projection_runs(
     certificates: Certificates, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Kafka stops answering; the watch over the log's end finds out why."""
+    """Kafka stops answering; reading the end offsets finds the reason."""
 
     class Silent:
         async def ends_of(self, partitions: set[Partition]) -> dict[Partition, int]:
@@ -133,7 +133,7 @@ def test_a_certificate_that_is_renewed_wrongly_while_a_projection_runs(
 
 
 class Fronts:
-    """A shop whose Postgres and Kafka are reached over TLS, certificates verified."""
+    """A shop that reaches Postgres and Kafka over TLS with verified certificates."""
 
     def __init__(self, shop: Shop, certificates: Certificates, postgres: TlsFront, kafka: TlsFront) -> None:
         self.shop, self.certificates, self.postgres, self.kafka = shop, certificates, postgres, kafka
@@ -158,7 +158,7 @@ def fronts(postgres: PostgresServer, certificates: Certificates, tmp_path: Path)
 
 
 def arrived(shop: Shop, event: str) -> None:
-    """Readers of the tests speak no TLS: they go past the front."""
+    """Waits until the event is published; reads without TLS, past the TLS proxy."""
     address = shop.kafka.direct_bootstrap
     wait_until(
         lambda: event in {header(each, "id") for each in read_all(address, [shop.topic])}, 60, what=f"the event {event}"
@@ -173,7 +173,7 @@ def test_a_pipeline_over_tls_until_a_certificate_expires(fronts: Fronts, tailrac
     checks = {each["name"]: each for each in tailrace("check", shop.file)["checks"]}
     assert checks["postgres encryption"]["found"] == "TLS, sslmode=verify-full"
     assert connector.stop() == 0
-    # Each ends as FAILED, and says whose certificate it is; put right, nothing is missing.
+    # Each start fails and names the server; with a valid certificate, no event is missing.
     for front, server in ((fronts.postgres, "Postgres"), (fronts.kafka, "Kafka")):
         front.context = fronts.certificates.server("expired")
         failing = shop.start(wait=False)
@@ -183,7 +183,7 @@ def test_a_pipeline_over_tls_until_a_certificate_expires(fronts: Fronts, tailrac
     second = shop.insert(VALID)
     shop.start()
     arrived(shop, second)
-    # Renewed wrongly while it runs.
+    # A certificate becomes invalid while the pipeline runs.
     running = shop.connectors[-1]
     fronts.postgres.context = fronts.certificates.server("name")
     fronts.postgres.cut()

@@ -19,14 +19,14 @@ BAD = GOOD.replace("EUR", "euro")
 
 
 @contextmanager
-def listening() -> Iterator[tuple[str, list[dict[str, Any]]]]:
-    """A webhook that remembers what it was told."""
-    told: list[dict[str, Any]] = []
+def running_webhook() -> Iterator[tuple[str, list[dict[str, Any]]]]:
+    """Runs a webhook that records its calls; yields its URL and the calls."""
+    calls: list[dict[str, Any]] = []
 
     class Handler(BaseHTTPRequestHandler):
         def do_POST(self) -> None:
             body = self.rfile.read(int(self.headers["Content-Length"]))
-            told.append({**json.loads(body), "authorization": self.headers["Authorization"]})
+            calls.append({**json.loads(body), "authorization": self.headers["Authorization"]})
             self.send_response(204)
             self.end_headers()
 
@@ -36,27 +36,27 @@ def listening() -> Iterator[tuple[str, list[dict[str, Any]]]]:
     thread = threading.Thread(target=server.serve_forever)
     thread.start()
     try:
-        yield f"http://127.0.0.1:{server.server_port}/hook", told
+        yield f"http://127.0.0.1:{server.server_port}/hook", calls
     finally:
         server.shutdown()
         thread.join()
         server.server_close()
 
 
-def test_a_webhook_is_told_of_a_new_reason(shop: Shop) -> None:
-    with listening() as (url, told):
+def test_a_new_reason_calls_the_webhook(shop: Shop) -> None:
+    with running_webhook() as (url, calls):
         shop.configure(dead_letters={"webhook": {"url": url, "headers": {"Authorization": "Bearer hunter2-xyz"}}})
         connector = shop.start()
         shop.insert(BAD)
-        wait_until(lambda: told, 60, what="the call")
+        wait_until(lambda: calls, 60, what="the call")
         connector.stop()
-    first = told[0]
+    first = calls[0]
     assert (first["pipeline"], first["reason"], first["type"]) == (shop.name, "schema_validation_failed", "OrderPlaced")
     assert (first["dead_letter_topic"], first["authorization"]) == (shop.letters, "Bearer hunter2-xyz")
     assert "hunter2" not in connector.log
 
 
-def test_a_webhook_that_hangs_holds_nothing_up(shop: Shop) -> None:
+def test_a_hanging_webhook_delays_nothing(shop: Shop) -> None:
     with socket.create_server(("127.0.0.1", 0)) as silent:
         url = f"http://127.0.0.1:{silent.getsockname()[1]}/T0KEN"
         headers = {"Authorization": "Bearer hunter2-xyz"}
@@ -66,7 +66,7 @@ def test_a_webhook_that_hangs_holds_nothing_up(shop: Shop) -> None:
             shop.insert(BAD)
             shop.insert(GOOD)
         wait_until(lambda: len(shop.published()) == 50, 60, what="the good events")
-        wait_until(lambda: len(read_all(shop.kafka.bootstrap, [shop.letters])) == 50, 60, what="the letters")
+        wait_until(lambda: len(read_all(shop.kafka.bootstrap, [shop.letters])) == 50, 60, what="the dead letters")
         connector.says("dead-lettered")
         assert connector.stop() == 0
     lines = [json.loads(line) for line in connector.log.splitlines()]

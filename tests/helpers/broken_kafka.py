@@ -23,7 +23,7 @@ HASTY = {"transaction.abort.timed.out.transaction.cleanup.interval.ms": "500"}
 """A broker that looks for transactions which are out of time twice a second, not every ten seconds."""
 IMPATIENT = {"transaction.timeout.ms": 3000, "message.timeout.ms": 2000}
 
-# Falls asleep with a transaction open on the broker: everything is sent, nothing committed.
+# Stops with a transaction open on the broker: everything is sent, nothing committed.
 SLEEPER = """
 import signal, threading
 from tailrace.kafka.publisher import Publisher
@@ -52,22 +52,24 @@ def is_stopped(connector: Connector) -> bool:
 
 
 def sleeping(service: Service) -> Connector:
-    """A connector that is asleep in the middle of publishing."""
+    """Starts a connector that stops itself (SIGSTOP) while it publishes."""
     script = service.folder / "sleeper.py"
     script.write_text(SLEEPER)
     service.configure(limits={"batch_records": 5})
     connector = service.start(wait=False, program=[str(script)])
     connector.says('"running"')
-    writer = service.writer(mix=Mix(invalid=0.0))  # a batch of dead letters alone would leave the topic decided
+    writer = service.writer(
+        mix=Mix(invalid=0.0)
+    )  # a batch of dead letters alone would leave no open transaction on the topic
     for _ in range(10):
         writer.transaction(events=7)
-    wait_until(lambda: is_stopped(connector), 60, what=f"the connector to fall asleep; its log:\n{connector.log}")
+    wait_until(lambda: is_stopped(connector), 60, what=f"the connector to stop itself; its log:\n{connector.log}")
     return connector
 
 
 @contextmanager
 def read_only(service: Service, topic: str) -> Iterator[None]:
-    """Everybody may read `topic`, nobody may write to it."""
+    """Returns the ACLs that let everybody read `topic` and forbid writing to it."""
     admin = service.kafka.admin()
 
     def binding(operation: AclOperation, permission: AclPermissionType) -> AclBinding:

@@ -19,7 +19,7 @@ PACKAGES = ("python3.11-minimal", "libpython3.11-minimal", "libpython3.11-stdlib
 
 
 def candidates() -> list[Path]:
-    """Interpreters that may be old enough; the one in OLDEST_PYTHON is the only one if it is set."""
+    """Yields interpreters that may be old enough; only the one in OLDEST_PYTHON if that is set."""
     if named := os.environ.get("OLDEST_PYTHON"):
         return [Path(named)]
     on_path = [Path(found) for name in ("python3.11", "python3") if (found := shutil.which(name))]
@@ -27,7 +27,7 @@ def candidates() -> list[Path]:
 
 
 def version(python: Path) -> tuple[int, ...]:
-    """The version of an interpreter; empty if the file is none."""
+    """Returns the version of an interpreter; empty if the file is not one."""
     show = "import sys, zlib, ssl; print(*sys.version_info[:3])"
     try:
         shown = subprocess.run([python, "-I", "-c", show], capture_output=True, text=True, timeout=60, check=True)

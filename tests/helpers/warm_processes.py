@@ -58,7 +58,7 @@ class ForkServer:
     def fork(self, request: Mapping[str, Any]) -> int:
         with self._turn:
             self._socket.sendall(json.dumps(request).encode())
-            while not (pid := self._hear().get("began", 0)):
+            while not (pid := self._receive().get("began", 0)):
                 pass
             return pid
 
@@ -66,14 +66,14 @@ class ForkServer:
         """Reads which processes have ended; waits up to `timeout` for the first."""
         with self._turn:
             while select.select([self._socket], [], [], seconds)[0]:
-                self._hear()
+                self._receive()
                 seconds = 0
 
-    def _hear(self) -> dict[str, int]:
-        told: dict[str, int] = json.loads(self._socket.recv(LARGEST))
-        if "ended" in told:
-            self.ended[told["ended"]] = told["code"]
-        return told
+    def _receive(self) -> dict[str, int]:
+        message: dict[str, int] = json.loads(self._socket.recv(LARGEST))
+        if "ended" in message:
+            self.ended[message["ended"]] = message["code"]
+        return message
 
 
 @functools.cache
@@ -164,7 +164,7 @@ def _serve(channel: socket.socket) -> dict[str, Any] | None:
         ready = select.select([channel, woken], [], [])[0]
         if woken in ready:
             os.read(woken, 4096)
-            _tell_ends(channel)
+            _report_ends(channel)
         if channel in ready:
             request = channel.recv(LARGEST)
             if not request:
@@ -181,7 +181,7 @@ def _serve(channel: socket.socket) -> dict[str, Any] | None:
             channel.sendall(json.dumps({"began": pid}).encode())
 
 
-def _tell_ends(channel: socket.socket) -> None:
+def _report_ends(channel: socket.socket) -> None:
     while True:
         try:
             pid, status = os.waitpid(-1, os.WNOHANG)

@@ -24,8 +24,8 @@ from tailrace.worker.alerts import MAX_PAIRS, Alerts
 from tailrace.worker.logs import StructuredLogger
 from tailrace.worker.webhook import WebhookOptions
 
-LETTERS = 200_000
-SLACK = 10.0  # what a loaded machine may add to a bound
+DEAD_LETTERS = 200_000
+SLACK = 10.0  # what a busy machine may add to a limit
 REASON = "schema_validation_failed"
 
 Behaviour = Callable[[socket.socket, threading.Event], object]
@@ -50,7 +50,7 @@ def hang_up(_caller: socket.socket, _: threading.Event) -> None:
 
 
 class Server:
-    """Takes callers, reads what they send and treats them badly."""
+    """Accepts calls, reads them and answers with a fault."""
 
     def __init__(self, behaviour: Behaviour) -> None:
         self.calls: list[dict[str, Any]] = []
@@ -76,13 +76,13 @@ class Server:
     def _serve(self, caller: socket.socket) -> None:
         with caller:
             try:
-                heard = b""
-                while b"}" not in heard:
-                    heard += caller.recv(65536)
-                self.calls.append(json.loads(re.sub(rb"(?s)^.*?\r\n\r\n", b"", heard)))
+                received = b""
+                while b"}" not in received:
+                    received += caller.recv(65536)
+                self.calls.append(json.loads(re.sub(rb"(?s)^.*?\r\n\r\n", b"", received)))
                 self.behaviour(caller, self._over)
             except OSError:
-                pass  # the caller had enough
+                pass  # the caller hung up
 
 
 @contextmanager
@@ -95,12 +95,12 @@ def serving(behaviour: Behaviour) -> Iterator[Server]:
 
 
 def count_all(alerts: Alerts) -> tuple[float, float]:
-    """What telling costs a busy pipeline, in its own thread: seconds that passed, and seconds of work."""
+    """Counts dead letters in a separate thread; returns its elapsed seconds and its processor seconds."""
     took: list[tuple[float, float]] = []
 
     def pipeline() -> None:
         began, worked = time.monotonic(), time.thread_time()
-        for number in range(LETTERS):
+        for number in range(DEAD_LETTERS):
             alerts.dead_lettered(REASON, f"Type{number % 1000}")
         took.append((time.monotonic() - began, time.thread_time() - worked))
 
@@ -119,18 +119,18 @@ def test_no_webhook_slows_a_busy_pipeline_or_its_end(behaviour: Behaviour, caplo
         alerts.dead_lettered(REASON, "First")
         wait_until(lambda: server.calls, what="a call under way")
         passed, worked = count_all(alerts)
-        assert passed < SLACK  # and not the 30 s that a single call may take
-        assert worked / LETTERS < 20e-6
+        assert passed < SLACK  # not the 30 s that a single call may take
+        assert worked / DEAD_LETTERS < 20e-6
         began = time.monotonic()
         alerts.close(0.5)
         assert time.monotonic() - began < 0.5 + SLACK
     fields = [(record.getMessage(), record.__dict__["fields"]) for record in caplog.records]
-    # In the log the number is right whatever the webhook did, and what it was not told is said.
-    assert sum(field["dead_letters"] for event, field in fields if event == "dead-lettered") == LETTERS + 1
-    assert [field["dead_letters"] for event, field in fields if event == "webhook missed alerts"] == [LETTERS + 1]
+    # The log has the correct number in any case, and the number that the webhook missed.
+    assert sum(field["dead_letters"] for event, field in fields if event == "dead-lettered") == DEAD_LETTERS + 1
+    assert [field["dead_letters"] for event, field in fields if event == "webhook missed alerts"] == [DEAD_LETTERS + 1]
 
 
-def test_after_an_outage_the_webhook_has_the_right_total() -> None:
+def test_after_an_outage_the_webhook_has_the_correct_total() -> None:
     with serving(fail) as server:
         options = WebhookOptions(server.url, interval=1)
         alerts = Alerts("orders", StructuredLogger(), options, dead_letter_topic="letters")
@@ -142,14 +142,14 @@ def test_after_an_outage_the_webhook_has_the_right_total() -> None:
             caller.sendall(b"HTTP/1.1 204 Fine\r\n\r\n")
 
         server.behaviour = recover
-        wait_until(lambda: len(server.calls) > failed, 60, what="another try")
+        wait_until(lambda: len(server.calls) > failed, 60, what="another attempt")
         alerts.close(60)
-        told = server.calls[-(MAX_PAIRS + 1) :]
-        assert len({call["type"] for call in told}) == MAX_PAIRS + 1
-        assert sum(call["count"] for call in told) == LETTERS
+        calls = server.calls[-(MAX_PAIRS + 1) :]
+        assert len({call["type"] for call in calls}) == MAX_PAIRS + 1
+        assert sum(call["count"] for call in calls) == DEAD_LETTERS
 
 
-def test_a_process_whose_webhook_hangs_leaves_at_once() -> None:
+def test_a_process_with_a_hanging_webhook_ends_at_once() -> None:
     program = """
 import sys
 from tailrace.worker.logs import StructuredLogger, configure

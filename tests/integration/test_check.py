@@ -27,10 +27,10 @@ PASSWORD = "check-s3cret"
 class Report:
     """The checks by name."""
 
-    def __init__(self, code: object, told: dict[str, Any]) -> None:
+    def __init__(self, code: object, output: dict[str, Any]) -> None:
         self.code = code
-        self.ok = told["ok"]
-        self.checks = {check["name"]: check for check in told["checks"]}
+        self.ok = output["ok"]
+        self.checks = {check["name"]: check for check in output["checks"]}
 
     def state(self, name: str) -> str:
         return str(self.checks[name]["state"])
@@ -47,16 +47,16 @@ def run(capsys: pytest.CaptureFixture[str]) -> Run:
     def run(file: Path, *arguments: str) -> Report:
         with pytest.raises(SystemExit) as caught:
             main(["check", str(file), "--json", *arguments])
-        told = capsys.readouterr()
-        assert PASSWORD not in told.out + told.err
-        assert told.err == ""
-        return Report(caught.value.code, json.loads(told.out))
+        output = capsys.readouterr()
+        assert PASSWORD not in output.out + output.err
+        assert output.err == ""
+        return Report(caught.value.code, json.loads(output.out))
 
     return run
 
 
 def as_role(shop: Shop, *options: str, grant: bool = True) -> str:
-    """Lets the pipeline log in as a role of its own, not the table's owner."""
+    """Lets the pipeline log in as a separate role that does not own the table."""
     role = f"r_{shop.name}"
     shop.execute(f"CREATE ROLE {role} LOGIN PASSWORD '{PASSWORD}' {' '.join(options)}")
     if grant:
@@ -65,7 +65,7 @@ def as_role(shop: Shop, *options: str, grant: bool = True) -> str:
     return role
 
 
-def test_a_first_start_is_announced_and_nothing_is_made(shop: Shop, run: Run) -> None:
+def test_before_a_first_start_nothing_is_created(shop: Shop, run: Run) -> None:
     report = run(shop.file)
     assert (report.code, report.ok, report.failures()) == (0, True, [])
     assert "first start" in report.checks["start"]["found"]
@@ -77,7 +77,7 @@ def test_a_first_start_is_announced_and_nothing_is_made(shop: Shop, run: Run) ->
 
 
 def test_a_role_that_may_copy_the_whole_cluster(shop: Shop, run: Run) -> None:
-    """As the default lines of pg_hba.conf let it; those that `check` shows prevent it, and nothing else."""
+    """The default lines of pg_hba.conf allow it; only the lines that `check` shows prevent it."""
     role = as_role(shop, "REPLICATION")
     shop.execute(f"CREATE PUBLICATION {shop.slot} FOR TABLE outbox WITH (publish = 'insert')")
     report = run(shop.file)
@@ -89,7 +89,9 @@ def test_a_role_that_may_copy_the_whole_cluster(shop: Shop, run: Run) -> None:
     try:
         file.write_text("\n".join([*lines[:2], before]))
         shop.execute("SELECT pg_reload_conf()")
-        wait_until(lambda: run(shop.file).state("cluster copy") == "OK", 30, what="the lines to hold")
+        wait_until(
+            lambda: run(shop.file).state("cluster copy") == "OK", 30, what="the new lines of pg_hba.conf to apply"
+        )
         report = run(shop.file)
         assert (report.code, report.state("role")) == (0, "OK")
         assert shop.start().stop() == 0
@@ -116,7 +118,7 @@ def test_postgres_18(shop18: Shop, run: Run) -> None:
     assert report.state("postgres version") == report.state("slot failover") == "OK"
 
 
-def test_a_missing_publication_and_a_role_that_may_not_make_it(shop: Shop, run: Run) -> None:
+def test_a_missing_publication_and_a_role_that_may_not_create_it(shop: Shop, run: Run) -> None:
     as_role(shop, "REPLICATION")
     report = run(shop.file)
     assert (report.code, report.failures()) == (1, ["publication"])
@@ -126,7 +128,7 @@ def test_a_missing_publication_and_a_role_that_may_not_make_it(shop: Shop, run: 
 
 
 @pytest.mark.parametrize(
-    ("publication", "state", "told"),
+    ("publication", "state", "expected"),
     [
         ("FOR TABLE orders WITH (publish = 'insert')", "FAIL", "does not contain"),
         ("FOR TABLE outbox WITH (publish = 'update')", "FAIL", "does not publish inserts"),
@@ -135,14 +137,14 @@ def test_a_missing_publication_and_a_role_that_may_not_make_it(shop: Shop, run: 
         ("FOR TABLE outbox, orders WITH (publish = 'insert')", "WARN", "2 tables"),
     ],
 )
-def test_publications_that_do_not_fit(shop: Shop, run: Run, publication: str, state: str, told: str) -> None:
-    """The remedy is run as it stands: after it, the same finding does not come again."""
+def test_publications_that_do_not_fit(shop: Shop, run: Run, publication: str, state: str, expected: str) -> None:
+    """The test runs the remedy as printed; afterwards the same result does not appear again."""
     shop.execute(f"CREATE PUBLICATION {shop.slot} {publication}")
     found = run(shop.file).checks["publication"]
     assert found["state"] == state
-    assert told in found["found"]
+    assert expected in found["found"]
     shop.execute(found["remedy"])
-    assert told not in run(shop.file).checks["publication"]["found"]
+    assert expected not in run(shop.file).checks["publication"]["found"]
 
 
 def test_a_publication_that_leaves_out_a_column(shop: Shop, run: Run) -> None:
@@ -153,18 +155,18 @@ def test_a_publication_that_leaves_out_a_column(shop: Shop, run: Run) -> None:
 
 
 @pytest.mark.parametrize(
-    ("columns", "told"),
+    ("columns", "expected"),
     [({"payload": "body"}, "no column 'body'"), ({"payload": "created_at"}, "cannot hold payloads")],
 )
-def test_a_column_map_that_does_not_fit(shop: Shop, run: Run, columns: dict[str, str], told: str) -> None:
+def test_a_column_map_that_does_not_fit(shop: Shop, run: Run, columns: dict[str, str], expected: str) -> None:
     shop.configure(outbox={"columns": columns})
     report = run(shop.file)
     assert (report.code, report.failures()) == (1, ["columns"])
-    assert told in report.checks["columns"]["found"]
+    assert expected in report.checks["columns"]["found"]
     assert "outbox.columns.payload" in report.checks["columns"]["remedy"]
 
 
-def test_rows_in_the_order_of_a_random_id_are_warned_of(shop: Shop, run: Run) -> None:
+def test_reading_rows_in_the_order_of_a_random_id_is_a_warning(shop: Shop, run: Run) -> None:
     assert "order of rows" not in run(shop.file).checks
     shop.settings["outbox"] = {}
     shop.configure()
@@ -197,14 +199,18 @@ def test_a_position_of_another_kind_of_database(shop: Shop, run: Run) -> None:
 def test_tables_that_cannot_be_tailed(shop: Shop, run: Run) -> None:
     shop.execute("CREATE VIEW view AS SELECT * FROM outbox")
     shop.execute("CREATE UNLOGGED TABLE quick (LIKE outbox)")
-    for table, told in (("public.none", "there is no"), ("public.view", "not a table"), ("public.quick", "UNLOGGED")):
+    for table, expected in (
+        ("public.none", "there is no"),
+        ("public.view", "not a table"),
+        ("public.quick", "UNLOGGED"),
+    ):
         shop.configure(source={"table": table})
         report = run(shop.file)
         assert report.failures() == ["table"]
-        assert told in report.checks["table"]["found"]
+        assert expected in report.checks["table"]["found"]
 
 
-def test_rights(shop: Shop, run: Run) -> None:
+def test_missing_privileges(shop: Shop, run: Run) -> None:
     role = as_role(shop, grant=False)
     shop.execute(f"CREATE PUBLICATION {shop.slot} FOR TABLE outbox WITH (publish = 'insert')")
     report = run(shop.file)
@@ -217,7 +223,7 @@ def test_rights(shop: Shop, run: Run) -> None:
     assert run(shop.file).failures() == []
 
 
-def test_row_security_would_hide_rows_from_reading_the_table(shop: Shop, run: Run) -> None:
+def test_row_security_that_hides_rows_is_a_failure(shop: Shop, run: Run) -> None:
     as_role(shop, "REPLICATION")
     shop.configure(source={"start": "beginning"})
     shop.execute(f"CREATE PUBLICATION {shop.slot} FOR TABLE outbox WITH (publish = 'insert')")
@@ -234,7 +240,7 @@ def test_a_wrong_password_is_one_failure_and_kafka_is_still_checked(shop: Shop, 
     assert "start" not in report.checks
 
 
-def test_servers_that_are_down(shop: Shop, run: Run) -> None:
+def test_unavailable_servers(shop: Shop, run: Run) -> None:
     shop.configure(source={"postgres": "postgresql://tailrace@127.0.0.1:1/shop"})
     report = run(shop.file)
     assert report.failures() == ["postgres"]
@@ -249,14 +255,14 @@ def test_servers_that_are_down(shop: Shop, run: Run) -> None:
 
 
 @pytest.mark.parametrize(
-    ("settings", "told"),
+    ("settings", "expected"),
     [({"no.such.setting": 1}, "no.such.setting"), ({"compression.type": "tight"}, "tight")],
 )
-def test_kafka_settings_that_do_not_exist(shop: Shop, run: Run, settings: dict[str, Any], told: str) -> None:
+def test_kafka_settings_that_do_not_exist(shop: Shop, run: Run, settings: dict[str, Any], expected: str) -> None:
     shop.configure(kafka={"settings": settings})
     report = run(shop.file)
     assert report.failures() == ["kafka"]
-    assert told in report.checks["kafka"]["found"]
+    assert expected in report.checks["kafka"]["found"]
 
 
 def test_topics_that_do_not_fit(shop: Shop, run: Run, make_topic: Callable[..., None]) -> None:
@@ -284,8 +290,8 @@ def test_topics_that_cannot_be_created(shop: Shop, run: Run) -> None:
     assert "kafka-topics --create" in run(shop.file).checks["dead-letter topic"]["remedy"]
 
 
-def test_settings_of_topics_that_kafka_refuses(shop: Shop, run: Run, make_topic: Callable[..., None]) -> None:
-    """For a topic to be created, and for one that exists: as `tailrace topics plan` says it."""
+def test_topic_settings_that_kafka_refuses(shop: Shop, run: Run, make_topic: Callable[..., None]) -> None:
+    """For a new topic and for an existing one, with the texts of `tailrace topics plan`."""
     spec = {"topic": shop.topic, "match": {"aggregate": "order"}, "config": {"retention.ms": "soon"}}
     (shop.folder / "topics" / "orders.yaml").write_text(json.dumps(spec))
     for exists in (False, True):
@@ -299,7 +305,7 @@ def test_settings_of_topics_that_kafka_refuses(shop: Shop, run: Run, make_topic:
         assert (shop.topic in shop.kafka.admin().list_topics(timeout=10).topics) == exists
 
 
-def test_a_dropped_slot_and_a_slot_of_someone_else(shop: Shop, run: Run) -> None:
+def test_a_dropped_slot_and_a_slot_of_another_database(shop: Shop, run: Run) -> None:
     shop.start().stop()
     shop.execute(f"SELECT pg_drop_replication_slot('{shop.slot}')")
     report = run(shop.file)
@@ -330,8 +336,8 @@ def test_an_invalidated_slot(kafka: KafkaBroker, tmp_path: Path, run: Run) -> No
         close_shop(shop)
 
 
-def test_files_only(shop: Shop, run: Run) -> None:
-    """Settings, schemas and topics are looked at; the servers do not even exist."""
+def test_offline(shop: Shop, run: Run) -> None:
+    """Checks settings, schemas and topics; the servers do not exist."""
     shop.configure(source={"postgres": "postgresql://127.0.0.1:1/shop"}, kafka={"bootstrap": "127.0.0.1:1"})
     report = run(shop.file, "--offline")
     assert (report.code, list(report.checks)) == (0, ["settings", "schemas", "topics"])
@@ -344,21 +350,21 @@ def test_files_only(shop: Shop, run: Run) -> None:
     assert (report.code, report.failures()) == (1, ["settings"])
 
 
-def test_what_a_person_reads(shop: Shop, capsys: pytest.CaptureFixture[str]) -> None:
+def test_output_as_a_table(shop: Shop, capsys: pytest.CaptureFixture[str]) -> None:
     as_role(shop, "REPLICATION")
     with pytest.raises(SystemExit) as caught:
         main(["check", str(shop.file)])
-    told = capsys.readouterr().out
+    output = capsys.readouterr().out
     assert caught.value.code == 1
-    assert PASSWORD not in told
-    assert '  remedy: CREATE PUBLICATION "' in told
-    assert "1 failed" in told.splitlines()[-1]
+    assert PASSWORD not in output
+    assert '  remedy: CREATE PUBLICATION "' in output
+    assert "1 failed" in output.splitlines()[-1]
 
 
-def test_a_clock_that_is_wrong(
+def test_a_wrong_clock(
     shop: Shop, run: Run, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Of the database or of this machine: they differ. `status` says it, too."""
+    """The clocks of the database and of this machine differ; `status` reports it, too."""
     assert run(shop.file).state("clock") == "OK"
     late = SimpleNamespace(**{**vars(time), "time": lambda: time.time() - 7300})
     monkeypatch.setattr(preflight_postgres, "time", late)

@@ -12,11 +12,11 @@ from tailrace.testkit.stack import KafkaCluster, wait_until
 OFFSETS = "tailrace-offsets"
 
 
-def test_topics_with_one_copy(shop: Shop) -> None:
+def test_topics_with_one_replica(shop: Shop) -> None:
     def found(name: str) -> CheckResult:
         return {check.name: check for check in preflight(shop.file)}[name]
 
-    def lacks_copies(name: str) -> bool:
+    def lacks_replicas(name: str) -> bool:
         check = found(name)
         return check.state is State.WARN and "has one replica" in check.found
 
@@ -31,9 +31,9 @@ def test_topics_with_one_copy(shop: Shop) -> None:
         ]
         for created in admin.create_topics(made).values():
             created.result(30)
-        # One broker may know of them later than another.
+        # A broker may know of the topics later than another.
         for name in ("offsets topic", "dead-letter topic", f"topic {shop.topic}"):
-            wait_until(lambda name=name: lacks_copies(name), 60, what=f"the warning of the {name}")
+            wait_until(lambda name=name: lacks_replicas(name), 60, what=f"the warning of the {name}")
 
         kafka.leader(OFFSETS).kill()
         wait_until(lambda: "no leader" in found("offsets topic").found, 60, what="the partition without a leader")

@@ -29,9 +29,9 @@ OK, WARN, FAIL = "OK", "WARN", "FAIL"
 class Report:
     """The checks by name."""
 
-    def __init__(self, code: object, told: dict[str, Any]) -> None:
+    def __init__(self, code: object, output: dict[str, Any]) -> None:
         self.code = code
-        self.checks = {check["name"]: check for check in told["checks"]}
+        self.checks = {check["name"]: check for check in output["checks"]}
 
     def state(self, name: str) -> str:
         return str(self.checks[name]["state"])
@@ -54,10 +54,10 @@ def run(capsys: pytest.CaptureFixture[str]) -> Run:
     def run(users: Users) -> Report:
         with pytest.raises(SystemExit) as caught:
             main(["check", str(users.file), "--json"])
-        told = capsys.readouterr()
-        assert PASSWORD not in told.out + told.err
-        assert told.err == ""
-        report = Report(caught.value.code, json.loads(told.out))
+        output = capsys.readouterr()
+        assert PASSWORD not in output.out + output.err
+        assert output.err == ""
+        report = Report(caught.value.code, json.loads(output.out))
         assert caught.value.code == (1 if report.failures() else 0)
         return report
 
@@ -66,14 +66,14 @@ def run(capsys: pytest.CaptureFixture[str]) -> Run:
 
 @pytest.fixture(scope="module")
 def guarded() -> Iterator[MongoServer]:
-    """A server that asks everyone who they are."""
+    """A server that requires authentication."""
     with MongoServer(auth=True, choice=ServerChoice.LOCAL) as server:
         yield server
 
 
 @pytest.fixture
 def guests(guarded: MongoServer, kafka: KafkaBroker, tmp_path: Path) -> Iterator[Users]:
-    """A users-service there; the pipeline file has the administrator's address."""
+    """A users service on that server; its pipeline file has the administrator's URI."""
     folder = tmp_path / "guests"
     folder.mkdir()
     users = open_users(guarded, kafka, folder)
@@ -82,7 +82,7 @@ def guests(guarded: MongoServer, kafka: KafkaBroker, tmp_path: Path) -> Iterator
 
 
 def as_user(users: Users, *rights: Mapping[str, Any], roles: tuple[str, ...] = ()) -> None:
-    """Lets the pipeline log in as a user of its own, with these rights."""
+    """Lets the pipeline log in as a separate user with these privileges."""
     assert isinstance(users.mongo, MongoServer)
     number = len(users.settings["source"]["mongo"])
     name = f"{users.name}_{number}_{len(rights)}"
@@ -95,7 +95,7 @@ def right(users: Users, *actions: str, collection: str = "outbox") -> dict[str, 
     return {"resource": {"db": users.database, "collection": collection}, "actions": list(actions)}
 
 
-def test_a_first_start_is_announced_and_nothing_is_made(users: Users, run: Run) -> None:
+def test_before_a_first_start_nothing_is_created(users: Users, run: Run) -> None:
     with users.client() as client:
         client[users.database].drop_collection("outbox")
     report = run(users)
@@ -130,8 +130,8 @@ def test_does_not_disturb_a_running_pipeline(users: Users, run: Run) -> None:
     assert "resumes at the stored position" in run(users).found("start")
 
 
-def test_a_user_with_the_fewest_rights(guests: Users, run: Run) -> None:
-    """Those of `tailrace init`; what such a user may not ask is left out."""
+def test_a_user_with_the_fewest_privileges(guests: Users, run: Run) -> None:
+    """The privileges of `tailrace init`; checks that need others are skipped."""
     privileges = user_commands(guests.database, "outbox", "", "")[0].body["privileges"]
     as_user(guests, *privileges)
     report = run(guests)
@@ -143,7 +143,7 @@ def test_a_user_with_the_fewest_rights(guests: Users, run: Run) -> None:
     assert report.state("members") == report.state("write concern") == report.state("oplog") == OK
 
 
-def test_missing_rights(guests: Users, run: Run) -> None:
+def test_missing_privileges(guests: Users, run: Run) -> None:
     as_user(guests, right(guests, "find"), right(guests, "listCollections", collection=""))
     report = run(guests)
     assert report.failures() == ["rights"]
@@ -155,7 +155,7 @@ def test_missing_rights(guests: Users, run: Run) -> None:
     assert "listCollections" in report.remedy("collection")
 
 
-def test_an_almighty_user_is_warned_of(guests: Users, run: Run) -> None:
+def test_an_administrator_is_a_warning(guests: Users, run: Run) -> None:
     report = run(guests)
     assert (report.failures(), report.state("user")) == ([], WARN)
     assert "root" in report.found("user")
@@ -171,7 +171,7 @@ def test_a_wrong_password_is_one_failure_and_kafka_is_still_checked(guests: User
     assert "start" not in report.checks
 
 
-def test_a_server_that_is_down(users: Users, run: Run) -> None:
+def test_an_unavailable_server(users: Users, run: Run) -> None:
     users.configure(source={"mongo": "mongodb://127.0.0.1:1/", "link_timeout": 1})
     report = run(users)
     assert report.failures() == ["mongo"]
@@ -179,8 +179,8 @@ def test_a_server_that_is_down(users: Users, run: Run) -> None:
     assert report.state("offsets topic") == OK
 
 
-class Alone(MongoServer):
-    """A server that is no member of anything."""
+class Standalone(MongoServer):
+    """A server without a replica set."""
 
     def _launch(self) -> None:
         alone = mongo_local.command(self.port, self.data_dir, None, [])
@@ -190,8 +190,8 @@ class Alone(MongoServer):
         return None if hello["isWritablePrimary"] else "it is not ready"
 
 
-def test_a_server_that_is_alone(kafka: KafkaBroker, tmp_path: Path, run: Run) -> None:
-    with Alone(choice=ServerChoice.LOCAL) as server:
+def test_a_standalone_server(kafka: KafkaBroker, tmp_path: Path, run: Run) -> None:
+    with Standalone(choice=ServerChoice.LOCAL) as server:
         users = open_users(server, kafka, tmp_path)
         users.configure(source={"mongo": server.direct_uri})
         report = run(users)
@@ -214,7 +214,7 @@ def test_a_set_with_a_member_down(mongo_set: MongoReplicaSet, kafka: KafkaBroker
         member.start()
 
 
-def test_a_collection_that_nobody_may_create(guests: Users, run: Run) -> None:
+def test_a_missing_collection_that_the_user_may_not_create(guests: Users, run: Run) -> None:
     privileges = user_commands(guests.database, "none", "", "")[0].body["privileges"]
     as_user(guests, *privileges)
     guests.configure(source={"collection": f"{guests.database}.none"})
@@ -228,15 +228,15 @@ def test_a_collection_that_nobody_may_create(guests: Users, run: Run) -> None:
     assert run(guests).failures() == []
 
 
-def test_what_is_no_plain_collection(users: Users, run: Run) -> None:
+def test_views_and_time_series(users: Users, run: Run) -> None:
     with users.client() as client:
         client[users.database].create_collection("view", viewOn="outbox", pipeline=[])
         client[users.database].create_collection("series", timeseries={"timeField": "at"})
-    for name, told in (("view", "is a view"), ("series", "is a timeseries")):
+    for name, expected in (("view", "is a view"), ("series", "is a timeseries")):
         users.configure(source={"collection": f"{users.database}.{name}"})
         report = run(users)
         assert "collection" in report.failures()
-        assert told in report.found("collection")
+        assert expected in report.found("collection")
         assert "start" not in report.checks
 
 
@@ -266,7 +266,7 @@ def test_a_rule_on_a_missing_field(users: Users, run: Run) -> None:
     assert "rules" not in run(users).checks
 
 
-def test_the_order_in_which_what_is_there_is_read(users: Users, run: Run) -> None:
+def test_the_order_of_existing_documents(users: Users, run: Run) -> None:
     users.insert()
     users.configure(source={"start": "beginning", "order_by": ["created_at", "_id"]})
     report = run(users)
@@ -303,7 +303,7 @@ def test_a_collection_that_was_dropped_or_recreated(users: Users, run: Run) -> N
     assert "--adopt" in report.remedy("start")
 
 
-def test_another_server(users: Users, guests: Users, run: Run) -> None:
+def test_a_position_of_another_server(users: Users, guests: Users, run: Run) -> None:
     users.start().stop()
     users.configure(source={"mongo": guests.settings["source"]["mongo"]})
     with guests.client() as client:
@@ -341,7 +341,7 @@ def test_a_pipeline_whose_position_was_lost(users: Users, run: Run) -> None:
     assert "PositionForgotten" in report.found("start")
 
 
-def test_a_log_that_no_longer_reaches_back(kafka: KafkaBroker, tmp_path: Path, run: Run) -> None:
+def test_an_oplog_that_no_longer_has_the_position(kafka: KafkaBroker, tmp_path: Path, run: Run) -> None:
     with MongoServer(oplog_mb=16, choice=ServerChoice.LOCAL) as server:
         users = open_users(server, kafka, tmp_path)
         users.start().stop()
@@ -354,7 +354,7 @@ def test_a_log_that_no_longer_reaches_back(kafka: KafkaBroker, tmp_path: Path, r
                 bulk.delete_many({})
                 return run(users).failures() == ["start"]
 
-            wait_until(forgotten, 120, what="the end of the log behind the position")
+            wait_until(forgotten, 120, what="the position to leave the oplog")
         report = run(users)
         assert "HistoryLost" in report.found("start")
         assert report.state("oplog") == WARN
@@ -371,24 +371,24 @@ def test_a_slow_search_after_the_position_is_no_failure(guests: Users, run: Run)
     assert run(guests).state("start") == OK
 
 
-def test_what_a_person_reads(users: Users, capsys: pytest.CaptureFixture[str]) -> None:
+def test_output_as_a_table(users: Users, capsys: pytest.CaptureFixture[str]) -> None:
     users.configure(source={"create": False, "collection": f"{users.database}.none"})
     with pytest.raises(SystemExit) as caught:
         main(["check", str(users.file)])
-    told = capsys.readouterr().out
+    output = capsys.readouterr().out
     assert caught.value.code == 1
-    assert "  remedy: db.getSiblingDB(" in told
-    assert "1 failed" in told.splitlines()[-1]
+    assert "  remedy: db.getSiblingDB(" in output
+    assert "1 failed" in output.splitlines()[-1]
 
 
-def test_a_clock_that_is_wrong(users: Users, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_wrong_clock(users: Users, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     assert run(users).state("clock") == OK
     monkeypatch.setattr(preflight_mongo, "time", SimpleNamespace(**{**vars(time), "time": lambda: time.time() + 7300}))
     report = run(users)
     assert (report.state("clock"), "2 h behind this machine's" in report.found("clock")) == (WARN, True)
 
 
-def test_a_view_stops_a_start_with_its_own_cause(users: Users) -> None:
+def test_a_start_with_a_view_fails_with_its_own_error(users: Users) -> None:
     with users.client() as client:
         client[users.database].command("create", "seen", viewOn=OUTBOX, pipeline=[])
     users.configure(source={"collection": f"{users.database}.seen"})

@@ -10,7 +10,7 @@ from helpers.standby import open_pair
 from tailrace.testkit.stack import KafkaBroker, wait_until
 
 
-def test_a_standby_and_synchronous_names(kafka: KafkaBroker, tmp_path: Path, tailrace: Tailrace) -> None:
+def test_a_standby_and_synchronous_standby_names(kafka: KafkaBroker, tmp_path: Path, tailrace: Tailrace) -> None:
     with open_pair("16", kafka, tmp_path) as pair:
         shop = pair.shop
         shop.execute("ALTER SYSTEM SET synchronous_standby_names = '*'")

@@ -1,4 +1,4 @@
-"""`tailrace demo` as a user runs it: it proves what it says, notices when that is not so, and leaves nothing behind."""
+"""`tailrace demo` as a user runs it: correct verdicts, also for a faulty pipeline, and nothing left behind."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from confluent_kafka import Message
 from pymongo import MongoClient
 
 from tailrace import cli
-from tailrace.testkit.demo import service_run
+from tailrace.testkit.demo import service
 from tailrace.testkit.demo.projection import TABLE, OrderSummaryProjection
 from tailrace.testkit.oracle import Histories
 from tailrace.testkit.stack import KafkaBroker, MongoServer, PostgresServer, wait_until
@@ -70,13 +70,13 @@ class Run:
         return self.process.wait(TIMEOUT)
 
     def left_behind(self) -> list[str]:
-        """Run directories: a reaper removes them when its server is gone."""
+        """Returns the run directories, which a reaper removes after its server has ended."""
         return [path.name for path in (self.folder / "tmp").iterdir()]
 
 
 @pytest.fixture
 def run() -> Iterator[Run]:
-    # Not below pytest's own folder: that one is closed to the user Postgres runs as.
+    # Not below pytest's folder, which the user that Postgres runs as may not enter.
     folder = Path(tempfile.mkdtemp(prefix="tailrace-test-demo-"))
     folder.chmod(0o711)
     run = Run(folder)
@@ -88,14 +88,14 @@ def run() -> Iterator[Run]:
 
 
 def gone(pid: int) -> bool:
-    """Dead, whether or not its parent has noticed."""
+    """Returns whether a process is dead, reaped or not."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
     except (FileNotFoundError, ProcessLookupError):
         return True
 
 
-def test_exactly_once_though_killed_twice(run: Run) -> None:
+def test_delivery_is_exactly_once_with_two_kills(run: Run) -> None:
     run.start("--json", "--seconds", "4", "--seed", "11", "--postgres", "18")
     assert run.ended() == 0, run.err
     reported: dict[str, Any] = json.loads(run.out)
@@ -136,7 +136,7 @@ def test_ctrl_c_ends_everything(run: Run, moment: str) -> None:
 
 
 @pytest.mark.slow
-def test_even_its_sudden_death_leaves_nothing(run: Run) -> None:
+def test_nothing_is_left_after_sigkill(run: Run) -> None:
     run.start("--seconds", "4")
     run.says("on Kafka")
     pids = descendants(run.process.pid)
@@ -146,7 +146,7 @@ def test_even_its_sudden_death_leaves_nothing(run: Run) -> None:
 
 
 @pytest.mark.slow
-def test_keep_goes_on_until_ctrl_c(run: Run) -> None:
+def test_keep_runs_until_ctrl_c(run: Run) -> None:
     run.start("--seconds", "2", "--keep")
     run.says("Ctrl-C ends everything")
     assert "Exactly once and in order" in run.out
@@ -187,11 +187,11 @@ def others(
     monkeypatch.setenv(MongoServer.VARIABLE, mongo.uri)
     before = traces(postgres, kafka, mongo)
     yield
-    wait_until(lambda: traces(postgres, kafka, mongo) == before, what="the end of every trace")
+    wait_until(lambda: traces(postgres, kafka, mongo) == before, what="the removal of everything the demo created")
 
 
 @pytest.mark.usefixtures("others")
-def test_what_is_lost_or_applied_twice_is_noticed(
+def test_a_lost_event_and_one_applied_twice_are_reported(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """A reader that loses the last event of a topic simulates a connector that does."""
@@ -207,7 +207,7 @@ def test_what_is_lost_or_applied_twice_is_noticed(
             connection.execute(f"UPDATE {TABLE} SET events = events || events[1] WHERE order_id = ({first})")
         return histories(summary)
 
-    monkeypatch.setattr(service_run, "read_all", forgetful)
+    monkeypatch.setattr(service, "read_all", forgetful)
     monkeypatch.setattr(OrderSummaryProjection, "histories", applied_twice)
     with pytest.raises(SystemExit) as caught:
         cli.main(["demo", "--json", "--seconds", "2"])
@@ -238,7 +238,7 @@ def test_without_faust_there_is_no_projection(
 
 
 def traces(postgres: PostgresServer, kafka: KafkaBroker, mongo: MongoServer) -> set[str]:
-    """Databases, slots and topics; not what Kafka and MongoDB make for themselves."""
+    """Returns databases, slots and topics, without those that Kafka and MongoDB create themselves."""
     with postgres.connect() as connection:
         names = connection.execute(
             "SELECT datname FROM pg_database UNION ALL SELECT slot_name FROM pg_replication_slots"

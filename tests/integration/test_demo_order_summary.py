@@ -18,7 +18,7 @@ MODULE = "tailrace.testkit.demo.order_summary"
 
 @pytest.fixture
 def orders(database: str, monkeypatch: pytest.MonkeyPatch) -> Projection:
-    """Imported anew: it takes its settings from the environment, as it does in a worker."""
+    """Imports the module again, because it reads its settings from the environment at import."""
     monkeypatch.setenv("ORDER_SUMMARY_DATABASE", database)
     monkeypatch.delitem(sys.modules, MODULE, raising=False)
     found = importlib.import_module(MODULE).orders
@@ -31,7 +31,7 @@ def order(amount: float, revision: int) -> dict[str, Any]:
 
 
 @in_loop
-async def test_each_event_leaves_its_amount_and_its_id(orders: Projection, database: str) -> None:
+async def test_each_event_stores_its_amount_and_its_id(orders: Projection, database: str) -> None:
     async with ProjectionTester(orders) as tester:
         placed = await tester.send("OrderPlaced", order(9.5, 1), key="o-1")
         changed = await tester.send("OrderChanged", order(12.25, 2), key="o-1")
@@ -44,7 +44,7 @@ async def test_each_event_leaves_its_amount_and_its_id(orders: Projection, datab
 
 
 @in_loop
-async def test_what_is_no_order_is_set_aside(orders: Projection) -> None:
+async def test_an_invalid_order_is_dead_lettered(orders: Projection) -> None:
     async with ProjectionTester(orders) as tester:
         bad = await tester.send("OrderPlaced", {"order": "o-1", "amount": "a lot"}, key="o-1")
     assert [letter.event.id for letter in tester.dead_letters] == [bad.id]

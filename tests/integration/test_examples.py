@@ -1,4 +1,4 @@
-"""The examples, as their READMEs say: each with one command to its end, and the tests a user would write."""
+"""The examples as their READMEs describe them: each runs to its end with one command, and its tests pass."""
 
 from __future__ import annotations
 
@@ -62,8 +62,8 @@ def test_runs_to_its_end_with_one_command(example: str, seen: list[str]) -> None
 
 
 @pytest.mark.slow
-def test_a_projection_that_lost_something_is_noticed(postgres: PostgresServer, kafka: KafkaBroker) -> None:
-    """A row that is overlooked stands for one that is not there."""
+def test_a_projection_that_lost_a_row_is_reported(postgres: PostgresServer, kafka: KafkaBroker) -> None:
+    """A row that the comparison skips simulates a lost one."""
     theirs = {PostgresServer.VARIABLE: postgres.dsn(), KafkaBroker.VARIABLE: kafka.bootstrap}
     ended = python("-c", OVERLOOKING, **theirs)
     assert ended.returncode == 1, ended.stdout + ended.stderr
@@ -72,21 +72,21 @@ def test_a_projection_that_lost_something_is_noticed(postgres: PostgresServer, k
 
 
 def test_without_a_broker(database: str) -> None:
-    """The tests that stand beside the example, run as its README says."""
+    """Runs the tests of the example as its README describes."""
     ended = python("-m", "pytest", "examples/order_summary", "-q", SHOP_DB=database)
     assert ended.returncode == 0, ended.stdout + ended.stderr
     assert "2 passed" in ended.stdout
 
 
 @pytest.mark.parametrize("page", ["README.md", "docs/projections.md"])
-def test_what_the_pages_show_works(page: str, database: str) -> None:
-    """The first block of code with a projection, as it stands there, on another database."""
+def test_the_projection_of_the_docs_works(page: str, database: str) -> None:
+    """Runs the first code block with a projection unchanged, except for the database."""
     blocks = re.findall(r"```python\n(.*?)```", (ROOT / page).read_text(), re.DOTALL)
     source = next(block for block in blocks if "projection_app(" in block)
     assert source.count("postgresql://localhost/shop") == 1
     shown: dict[str, Any] = {}
     exec(source.replace("postgresql://localhost/shop", database), shown)
-    # What the two pages call the same.
+    # Names that both pages use.
     order = {"order": "o-1", "amount": 12, "order_id": "o-1", "total_cents": 1200}
 
     async def send_events() -> None:

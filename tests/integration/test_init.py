@@ -23,16 +23,16 @@ ORDER = {"order_id": "o-1", "customer": "c-1", "total_cents": 995}
 
 @pytest.fixture(scope="module")
 def server() -> Iterator[PostgresServer]:
-    """A server of its own: the role of the SQL has one name for the whole cluster."""
+    """A separate server: the role has the same name in every case, for the whole cluster."""
     with PostgresServer("16", choice=ServerChoice.LOCAL) as server:
         with server.connect() as connection:
-            # What a cloud gives its customers: not a superuser, but one who may make roles that replicate.
+            # The administrator of a managed database: not a superuser, but allowed to create replication roles.
             connection.execute(f"CREATE ROLE app LOGIN CREATEROLE REPLICATION PASSWORD '{PASSWORD}'")
         yield server
 
 
 def edited(folder: Path, name: str, server: PostgresServer, kafka: KafkaBroker, database: str) -> Path:
-    """Addresses put in, as the file asks its reader to do; nothing else is touched."""
+    """Replaces the addresses, as the file asks, and nothing else."""
     file = folder / f"{name}.yaml"
     text = file.read_text()
     for before, after in (
@@ -53,7 +53,7 @@ def edited(folder: Path, name: str, server: PostgresServer, kafka: KafkaBroker, 
         ("app", 'sales."Out.Box"', "beginning"),
     ],
 )
-def test_from_nothing_to_an_event(
+def test_the_files_publish_a_first_event(
     server: PostgresServer,
     kafka: KafkaBroker,
     tmp_path: Path,
@@ -94,14 +94,14 @@ def test_from_nothing_to_an_event(
             capsys.readouterr()
             with pytest.raises(SystemExit) as caught:
                 main(["check", str(file), "--json"])
-            told = capsys.readouterr().out
-            assert caught.value.code == 0, told
-            assert PASSWORD not in told
-            states = {check["name"]: check["state"] for check in json.loads(told)["checks"]}
+            output = capsys.readouterr().out
+            assert caught.value.code == 0, output
+            assert PASSWORD not in output
+            states = {check["name"]: check["state"] for check in json.loads(output)["checks"]}
             assert states.pop("wal kept for slots") == "WARN"
-            # The lines for pg_hba.conf that init writes are not in this server's.
+            # This server does not have the lines for pg_hba.conf that init writes.
             assert states.pop("cluster copy") == "WARN"
-            assert set(states.values()) == {"OK"}, told
+            assert set(states.values()) == {"OK"}, output
 
             connector = Connector(file, tmp_path / "log")
             connector.says('"running"')
@@ -115,8 +115,8 @@ def test_from_nothing_to_an_event(
             capsys.readouterr()
             with pytest.raises(SystemExit) as caught:
                 main(["verify", str(file), "--json"])
-            told = capsys.readouterr().out
-            assert (caught.value.code, json.loads(told)["clean"]) == (0, True), told
+            output = capsys.readouterr().out
+            assert (caught.value.code, json.loads(output)["clean"]) == (0, True), output
             assert connector.stop() == 0
         finally:
             if connector is not None and connector.running:
@@ -125,7 +125,7 @@ def test_from_nothing_to_an_event(
 
 
 def _forget(server: PostgresServer, name: str) -> None:
-    """Takes slot and role away again: the next case makes a role of the same name."""
+    """Drops slot and role: the next case creates a role of the same name."""
     with server.connect(name) as superuser:
 
         def gone() -> bool:

@@ -1,6 +1,6 @@
-"""What `tailrace init --mongo` writes, run for real: its commands, then check and run as the user that they make.
+"""Runs what `tailrace init --mongo` writes: its commands, then check and run with the user they create.
 
-There is no mongosh here: the commands are run as the data that the script is written from.
+There is no mongosh here: the driver runs the commands from which the script is generated.
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ ORDER = {"order_id": "o-1", "customer": "c-1", "total_cents": 995}
 
 @pytest.fixture(scope="module")
 def server() -> Iterator[MongoServer]:
-    """A server of its own: the user has one name for the whole set."""
+    """A separate server: the user has the same name in every case."""
     with MongoServer(auth=True, choice=ServerChoice.LOCAL) as server:
         yield server
 
 
 def apply(server: MongoServer, file: Path, name: str, database: str, collection: str) -> None:
-    """The script's commands; the password is given where mongosh would ask for it."""
+    """Runs the script's commands, with a password where mongosh would ask for one."""
     user = user_commands(database, collection, f"tailrace_{name}", "tailrace")
     commands = [*collection_commands(database, collection), *user]
     assert script(commands) in file.read_text()
@@ -61,7 +61,7 @@ def document(event: str) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("start", ["now", "beginning"])
-def test_from_nothing_to_an_event(
+def test_the_files_publish_a_first_event(
     server: MongoServer,
     kafka: KafkaBroker,
     tmp_path: Path,
@@ -101,13 +101,13 @@ def test_from_nothing_to_an_event(
             capsys.readouterr()
             with pytest.raises(SystemExit) as caught:
                 main(["check", str(file), "--json"])
-            told = capsys.readouterr().out
-            assert caught.value.code == 0, told
-            assert PASSWORD not in told
-            states = {check["name"]: check["state"] for check in json.loads(told)["checks"]}
+            output = capsys.readouterr().out
+            assert caught.value.code == 0, output
+            assert PASSWORD not in output
+            states = {check["name"]: check["state"] for check in json.loads(output)["checks"]}
             version = tuple(map(int, server.version.split(".")[:3]))
             assert states.pop("mongo version") == ("WARN" if version < (6, 0, 9) else "OK")
-            assert set(states.values()) == {"OK"}, told
+            assert set(states.values()) == {"OK"}, output
             assert ("order_by" in states) == (start == "beginning")
 
             connector = Connector(file, tmp_path / "log")
@@ -124,8 +124,8 @@ def test_from_nothing_to_an_event(
             capsys.readouterr()
             with pytest.raises(SystemExit) as caught:
                 main(["verify", str(file), "--json"])
-            told = capsys.readouterr().out
-            assert (caught.value.code, json.loads(told)["clean"]) == (0, True), told
+            output = capsys.readouterr().out
+            assert (caught.value.code, json.loads(output)["clean"]) == (0, True), output
             assert connector.stop() == 0
         finally:
             if connector is not None and connector.running:
@@ -133,7 +133,7 @@ def test_from_nothing_to_an_event(
             client.admin.command("dropUser", USER)
 
 
-def test_the_user_may_not_write_and_no_event_comes_twice(server: MongoServer, tmp_path: Path) -> None:
+def test_the_user_may_not_write_and_an_event_id_is_unique(server: MongoServer, tmp_path: Path) -> None:
     name = f"init_{uuid.uuid4().hex[:8]}"
     with pytest.raises(SystemExit):
         main(["init", str(tmp_path), "--name", name, "--mongo", "--collection", f"{name}.outbox"])

@@ -24,7 +24,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 
 
 class CleanEnvironment:
-    """A virtual environment that sees nothing of the one the tests run in."""
+    """A virtual environment that is isolated from the one the tests run in."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder

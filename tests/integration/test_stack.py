@@ -1,4 +1,4 @@
-"""The local stack with real servers: they start, come back from every death, and leave nothing behind."""
+"""The local stack with real servers: they start, restart after every kind of end, and leave nothing behind."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ from tailrace.testkit.stack.ports import HOST, free_port
 
 pytest_plugins = ["helpers.stack"]
 
-# Starts a stack, says who and where it is, and then waits to be killed.
+# Starts a stack, prints its pids and folders, and waits to be killed.
 OWNER = """
 import json, os, signal, sys
 from tailrace.testkit.stack import ServerChoice, Stack
@@ -64,7 +64,7 @@ with Stack(choice=ServerChoice.LOCAL, mongo=True) as stack:
 
 
 def gone(pid: int) -> bool:
-    """Dead, whether or not its parent has noticed."""
+    """Returns whether a process is dead, reaped or not."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
     except (FileNotFoundError, ProcessLookupError):
@@ -85,7 +85,7 @@ def scalar(dsn: str, query: str) -> Any:
 
 
 def produce(bootstrap: str, topic: str, value: bytes = b"x") -> None:
-    """One message, in a transaction; raises what the broker answers."""
+    """Sends one message in a transaction; raises the error of the broker."""
     producer = Producer({"bootstrap.servers": bootstrap, "transactional.id": topic, "log_level": 0})
     refused: list[KafkaError] = []
     producer.init_transactions(30)
@@ -110,7 +110,7 @@ def own_kafka() -> Iterator[KafkaBroker]:
         yield broker
 
 
-def test_the_shared_postgres_gives_each_test_a_database(database: str, postgres: PostgresServer) -> None:
+def test_each_test_has_a_database_on_the_shared_postgres(database: str, postgres: PostgresServer) -> None:
     assert scalar(database, "SHOW wal_level") == "logical"
     assert scalar(database, "SELECT count(*) FROM pg_tables WHERE schemaname = 'public'") == 0
     # Left behind on purpose: the fixture must be able to drop a database that has a slot.
@@ -118,11 +118,11 @@ def test_the_shared_postgres_gives_each_test_a_database(database: str, postgres:
     assert postgres.version_num // 10000 == 16 or postgres.choice is ServerChoice.ADDRESS
 
 
-def test_postgres_18_is_there_too(postgres18: PostgresServer) -> None:
+def test_postgres_18_is_available(postgres18: PostgresServer) -> None:
     assert postgres18.version_num // 10000 == 18
 
 
-def test_the_shared_kafka_takes_a_transaction(kafka: KafkaBroker) -> None:
+def test_the_shared_kafka_commits_a_transaction(kafka: KafkaBroker) -> None:
     kafka.create_topic("shared", partitions=2)
     produce(kafka.bootstrap, "shared")
 
@@ -137,14 +137,14 @@ def test_settings_reach_the_server_and_can_be_altered(own_postgres: PostgresServ
     wait_until(lambda: scalar(dsn, "SHOW wal_sender_timeout") == "7s")
 
 
-def test_postgres_wants_a_password_and_does_not_run_as_root(own_postgres: PostgresServer) -> None:
+def test_postgres_requires_a_password_and_does_not_run_as_root(own_postgres: PostgresServer) -> None:
     with pytest.raises(psycopg.OperationalError, match="password"):
         psycopg.connect(own_postgres.dsn(user="postgres", password="wrong"))
     assert Path(f"/proc/{own_postgres.pid}").stat().st_uid != 0
 
 
 @pytest.mark.parametrize("end", ["kill", "stop"])
-def test_postgres_comes_back_with_its_data_on_the_same_port(own_postgres: PostgresServer, end: str) -> None:
+def test_postgres_restarts_with_its_data_on_the_same_port(own_postgres: PostgresServer, end: str) -> None:
     dsn, port, pids = own_postgres.create_database(f"before_{end}"), own_postgres.port, own_postgres.pids
     assert len(pids) > 3
     with psycopg.connect(dsn) as connection:
@@ -160,7 +160,7 @@ def test_postgres_comes_back_with_its_data_on_the_same_port(own_postgres: Postgr
     assert scalar(dsn, "SELECT answer FROM kept") == 42
 
 
-def test_a_paused_postgres_is_silent_and_goes_on_when_resumed(own_postgres: PostgresServer) -> None:
+def test_a_paused_postgres_does_not_answer_until_resumed(own_postgres: PostgresServer) -> None:
     with own_postgres.connect() as connection:
         own_postgres.pause()
         with pytest.raises(psycopg.OperationalError):
@@ -195,7 +195,7 @@ def test_an_unknown_version_is_refused() -> None:
         PostgresServer("9", choice=ServerChoice.LOCAL).start()
 
 
-def test_a_port_that_somebody_took_is_given_up_for_another(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_another_port_is_used_if_the_first_is_taken(monkeypatch: pytest.MonkeyPatch) -> None:
     with (
         socket.create_server((HOST, free_port())) as taken,
         socket.create_server((HOST, free_port())) as also,
@@ -210,7 +210,7 @@ def test_a_port_that_somebody_took_is_given_up_for_another(monkeypatch: pytest.M
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root has to stage the programs for another user")
-def test_programs_out_of_reach_are_staged(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unreachable_programs_are_copied_to_the_cache(monkeypatch: pytest.MonkeyPatch) -> None:
     cache = Path(tempfile.mkdtemp())
     cache.chmod(0o755)
     try:
@@ -226,7 +226,7 @@ def test_programs_out_of_reach_are_staged(monkeypatch: pytest.MonkeyPatch) -> No
         shutil.rmtree(cache)
 
 
-def test_an_address_in_the_environment_is_used_and_left_alone(
+def test_a_server_given_by_address_is_used_and_not_stopped(
     own_postgres: PostgresServer, own_kafka: KafkaBroker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("TAILRACE_STACK_POSTGRES", own_postgres.dsn())
@@ -245,7 +245,7 @@ def test_an_address_in_the_environment_is_used_and_left_alone(
 
 
 @pytest.mark.parametrize("end", ["kill", "stop"])
-def test_kafka_comes_back_with_its_data_on_the_same_port(own_kafka: KafkaBroker, end: str) -> None:
+def test_kafka_restarts_with_its_data_on_the_same_port(own_kafka: KafkaBroker, end: str) -> None:
     own_kafka.create_topic(f"before_{end}")
     produce(own_kafka.bootstrap, f"before_{end}")
     address, pid = own_kafka.bootstrap, own_kafka.pid
@@ -257,7 +257,7 @@ def test_kafka_comes_back_with_its_data_on_the_same_port(own_kafka: KafkaBroker,
     produce(address, f"before_{end}")
 
 
-def test_a_paused_kafka_is_silent_and_goes_on_when_resumed(own_kafka: KafkaBroker) -> None:
+def test_a_paused_kafka_does_not_answer_until_resumed(own_kafka: KafkaBroker) -> None:
     own_kafka.pause()
     with pytest.raises(KafkaException):
         own_kafka.admin().list_topics(timeout=0.5)
@@ -265,7 +265,7 @@ def test_a_paused_kafka_is_silent_and_goes_on_when_resumed(own_kafka: KafkaBroke
     assert own_kafka.admin().list_topics(timeout=10).brokers
 
 
-def test_a_denied_topic_refuses_and_others_do_not(own_kafka: KafkaBroker) -> None:
+def test_writes_to_a_denied_topic_are_refused(own_kafka: KafkaBroker) -> None:
     for topic in ("denied", "allowed"):
         own_kafka.create_topic(topic)
     admin = own_kafka.admin()
@@ -300,7 +300,7 @@ def test_a_property_kafka_cannot_use_is_reported_with_its_log() -> None:
     assert "num.io.threads" in caught.value.why
 
 
-def test_clients_of_kafka_go_through_the_proxy_and_others_past_it() -> None:
+def test_clients_use_the_advertised_proxy_and_direct_clients_bypass_it() -> None:
     with TcpProxy() as proxy, KafkaBroker(choice=ServerChoice.LOCAL, advertised_port=proxy.port) as broker:
         proxy.point_at(HOST, broker.port)
         broker.create_topic("proxied")
@@ -315,7 +315,7 @@ def test_clients_of_kafka_go_through_the_proxy_and_others_past_it() -> None:
         assert "proxied" in broker.admin().list_topics(timeout=10).topics
 
 
-def test_two_stacks_at_once_are_strangers_to_each_other() -> None:
+def test_two_stacks_at_once_are_independent() -> None:
     def identity(_: int) -> tuple[Any, ...]:
         with Stack(choice=ServerChoice.LOCAL) as stack:
             system = scalar(stack.postgres.dsn(), "SELECT system_identifier FROM pg_control_system()")
@@ -337,12 +337,12 @@ def test_nothing_is_left_when_the_owner_is_killed() -> None:
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="the whole run is a plain user's already")
-def test_a_plain_user_can_do_it_too(own_kafka: KafkaBroker) -> None:
+def test_an_unprivileged_user_can_start_a_stack(own_kafka: KafkaBroker) -> None:
     user = unprivileged()
     assert user is not None
     home = Path(tempfile.mkdtemp())
     try:
-        # Their cache has the jars already: fetching them is not what is tested here.
+        # Their cache has the jars already, because this test is not about downloading.
         for entry in (own_kafka._library, own_kafka._warm):
             shutil.copytree(entry, home / ".cache" / "tailrace" / entry.name)
         for path in (home, *home.rglob("*")):
@@ -370,7 +370,7 @@ def test_a_plain_user_can_do_it_too(own_kafka: KafkaBroker) -> None:
 
 
 def interpreter_for(as_user: dict[str, Any]) -> str:
-    """A Python of our version that the user may run: ours may lie below root's home."""
+    """Returns a Python of our version that the user may run: ours may be below root's home."""
     name = f"python{sys.version_info.major}.{sys.version_info.minor}"
     for candidate in (sys.executable, shutil.which(name, path=os.defpath + ":/usr/bin:/usr/local/bin")):
         if candidate is not None:
@@ -393,7 +393,7 @@ def tailrace(*arguments: str, home: Path) -> subprocess.CompletedProcess[str]:
     )
 
 
-def test_the_stack_command_brings_it_up_once_and_down_again(tmp_path: Path) -> None:
+def test_the_stack_command_starts_once_and_stops(tmp_path: Path) -> None:
     def reported(*arguments: str) -> dict[str, Any]:
         run = tailrace("stack", *arguments, "--json", home=tmp_path)
         assert run.stdout, run.stderr
@@ -419,7 +419,7 @@ def test_the_stack_command_brings_it_up_once_and_down_again(tmp_path: Path) -> N
         more = tailrace("stack", "up", "--mongo", home=tmp_path)
         assert (more.returncode, more.stdout) == (3, "")
         assert "without MongoDB" in more.stderr
-        # Half of it dies: status says so, and up makes a whole one again.
+        # One server dies: status reports it, and up starts a new stack.
         state = json.loads((tmp_path / "tailrace" / "stack.json").read_text())
         os.kill(state[0]["reaper"], signal.SIGKILL)
         wait_until(lambda: gone(state[0]["reaper"]))

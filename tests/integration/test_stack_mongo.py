@@ -1,4 +1,4 @@
-"""MongoDB of the local stack, the real one: a replica set of one, and of three, that come back from every death."""
+"""MongoDB of the local stack: replica sets of one and of three, which restart after every kind of end."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ pytest_plugins = ["helpers.stack"]
 HISTORY_LOST = 286
 UNAUTHORIZED = 13
 
-# Starts a replica set, says who and where its members are, and then waits to be killed.
+# Starts a replica set, prints the pids and folders of its members, and waits to be killed.
 OWNER = """
 import json, sys
 from tailrace.testkit.stack import MongoReplicaSet
@@ -60,7 +60,7 @@ def guarded() -> Iterator[MongoServer]:
 
 
 def gone(pid: int) -> bool:
-    """Dead, whether or not its parent has noticed."""
+    """Returns whether a process is dead, reaped or not."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
     except (FileNotFoundError, ProcessLookupError):
@@ -71,8 +71,8 @@ def new_name() -> str:
     return f"test_{uuid.uuid4().hex[:12]}"
 
 
-def hasty(uri: str) -> MongoClient[dict[str, Any]]:
-    """A client that tries nothing twice and waits a second."""
+def impatient_client(uri: str) -> MongoClient[dict[str, Any]]:
+    """Returns a client without retries and with a timeout of a second."""
     return MongoClient(uri, serverSelectionTimeoutMS=1000, retryReads=False, retryWrites=False)
 
 
@@ -80,10 +80,10 @@ def values(client: MongoClient[dict[str, Any]], database: str) -> list[Any]:
     return sorted(document["value"] for document in client[database].kept.find())
 
 
-class TestOne:
+class TestSingleMember:
     """A replica set of one."""
 
-    def test_the_shared_one_commits_a_transaction_on_two_collections(self, mongo: MongoServer) -> None:
+    def test_the_shared_server_commits_a_transaction_on_two_collections(self, mongo: MongoServer) -> None:
         name = new_name()
         with MongoClient[dict[str, Any]](mongo.uri) as client, client.start_session() as session:
             orders, events = client[name].orders, client[name].events
@@ -98,7 +98,7 @@ class TestOne:
             assert [document["_id"] for document in events.find()] == [2]
             client.drop_database(name)
 
-    def test_a_change_stream_sees_what_is_written(self, mongo: MongoServer) -> None:
+    def test_a_change_stream_returns_inserted_documents(self, mongo: MongoServer) -> None:
         name = new_name()
         with MongoClient[dict[str, Any]](mongo.uri) as client:
             with client[name].kept.watch() as changes:
@@ -106,7 +106,7 @@ class TestOne:
                 assert next(changes)["fullDocument"]["value"] == 1
             client.drop_database(name)
 
-    def test_it_is_a_primary_of_its_own_set_and_leaves_no_database(self) -> None:
+    def test_it_is_the_primary_of_its_set_and_creates_no_database(self) -> None:
         with MongoServer(choice=ServerChoice.LOCAL) as server, server.client() as client:
             hello = client.admin.command("hello")
             assert hello["isWritablePrimary"]
@@ -115,7 +115,7 @@ class TestOne:
             assert server.version.startswith("6.0.")
             assert set(client.list_database_names()) == {"admin", "config", "local"}
 
-    def test_parameters_reach_it_and_fail_points_work(self, own_mongo: MongoServer) -> None:
+    def test_parameters_are_set_and_failpoints_work(self, own_mongo: MongoServer) -> None:
         with own_mongo.client() as client:
             assert client.admin.command("getParameter", 1, cursorTimeoutMillis=1)["cursorTimeoutMillis"] == 54321
             client.admin.command(
@@ -130,14 +130,14 @@ class TestOne:
             client.admin.command("ping")
 
     @pytest.mark.parametrize("end", ["kill", "stop"])
-    def test_it_comes_back_with_its_data_on_the_same_port(self, own_mongo: MongoServer, end: str) -> None:
+    def test_it_restarts_with_its_data_on_the_same_port(self, own_mongo: MongoServer, end: str) -> None:
         uri, pid, name = own_mongo.uri, own_mongo.pid, new_name()
         with own_mongo.client() as client:
             for value in range(100):
                 client[name].kept.insert_one({"value": value})
         getattr(own_mongo, end)()
         assert gone(pid)
-        with hasty(uri) as client, pytest.raises(ServerSelectionTimeoutError):
+        with impatient_client(uri) as client, pytest.raises(ServerSelectionTimeoutError):
             client.admin.command("ping")
         own_mongo.start()
         assert own_mongo.uri == uri
@@ -145,7 +145,7 @@ class TestOne:
             assert values(client, name) == list(range(100))
             client[name].kept.insert_one({"value": 100})
 
-    def test_paused_it_is_silent_and_goes_on_when_resumed(self, own_mongo: MongoServer) -> None:
+    def test_a_paused_server_does_not_answer_until_resumed(self, own_mongo: MongoServer) -> None:
         with own_mongo.client() as patient:
             patient.admin.command("ping")
             own_mongo.pause()
@@ -162,7 +162,7 @@ class TestOne:
             server.__enter__()
         assert "noSuchThing" in caught.value.why
 
-    def test_a_port_that_another_one_took_is_given_up_and_the_other_left_alone(
+    def test_another_port_is_used_if_the_first_is_taken(
         self, own_mongo: MongoServer, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         offers = [own_mongo.port, good := free_port()]
@@ -172,7 +172,7 @@ class TestOne:
         with own_mongo.client() as client:
             assert client.admin.command("hello")["setName"] == own_mongo.set_name
 
-    def test_an_address_in_the_environment_is_used_and_left_alone(
+    def test_a_server_given_by_address_is_used_and_not_stopped(
         self, own_mongo: MongoServer, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setenv("TAILRACE_STACK_MONGO", own_mongo.uri)
@@ -183,7 +183,7 @@ class TestOne:
                 named.kill()
         assert own_mongo.running
 
-    def test_a_small_oplog_forgets(self) -> None:
+    def test_a_small_oplog_is_truncated(self) -> None:
         with MongoServer(choice=ServerChoice.LOCAL, oplog_mb=1) as server, server.client() as client:
             collection = client.shop.orders
             with collection.watch() as changes:
@@ -199,14 +199,14 @@ class TestOne:
                     return exc.code == HISTORY_LOST
 
             assert not forgotten()
-            wait_until(forgotten, 60, what="the end of what the oplog remembers")
+            wait_until(forgotten, 60, what="the truncation of the oplog")
 
 
 class TestBehindAProxy:
-    def test_who_asks_for_the_members_goes_through_it_and_feels_a_cut(self) -> None:
+    def test_clients_that_discover_members_use_the_proxy(self) -> None:
         with MongoServer(choice=ServerChoice.LOCAL) as server, TcpProxy((server.host, server.port)) as proxy:
             server.advertise(proxy.port)
-            with hasty(server.uri) as client, server.client() as direct:
+            with impatient_client(server.uri) as client, server.client() as direct:
                 client.shop.kept.insert_one({"value": 1})
                 assert proxy.address in server.uri
                 assert client.nodes == {(HOST, proxy.port)}
@@ -222,7 +222,7 @@ class TestBehindAProxy:
                 proxy.restore()
                 assert values(client, "shop") == [1, 3]
 
-    def test_a_restarted_one_is_still_known_by_the_proxy(self) -> None:
+    def test_the_proxy_works_after_a_restart(self) -> None:
         with MongoServer(choice=ServerChoice.LOCAL) as server, TcpProxy((server.host, server.port)) as proxy:
             server.advertise(proxy.port)
             uri = server.uri
@@ -232,16 +232,16 @@ class TestBehindAProxy:
                 client.shop.kept.insert_one({"value": 1})
                 assert client.nodes == {(HOST, proxy.port)}
 
-    def test_one_that_starts_behind_a_proxy_that_refuses_says_so(self) -> None:
+    def test_a_start_behind_a_refusing_proxy_reports_the_proxy(self) -> None:
         with MongoServer(choice=ServerChoice.LOCAL) as server, TcpProxy((server.host, server.port)) as proxy:
             server.advertise(proxy.port)
             server.kill()
             proxy.refuse()
             server._launch()
             lost = f"cannot reach itself at port {proxy.port}"
-            wait_until(lambda: lost in (server._not_ready() or ""), 60, what="a word on the proxy")
+            wait_until(lambda: lost in (server._not_ready() or ""), 60, what="a message about the proxy")
 
-    def test_a_proxy_that_does_not_lead_to_it_is_refused(self, own_mongo: MongoServer) -> None:
+    def test_a_proxy_to_another_server_is_refused(self, own_mongo: MongoServer) -> None:
         before = own_mongo.uri
         with TcpProxy((HOST, free_port())) as proxy, pytest.raises(OperationFailure):
             own_mongo.advertise(proxy.port)
@@ -249,22 +249,22 @@ class TestBehindAProxy:
 
 
 class TestUsers:
-    def test_nobody_gets_in_without_a_password(self, guarded: MongoServer) -> None:
+    def test_a_password_is_required(self, guarded: MongoServer) -> None:
         with MongoClient[dict[str, Any]](guarded.uri) as client:
             client.shop.kept.insert_one({"value": 1})
         anonymous = f"mongodb://{HOST}:{guarded.port}/?replicaSet={guarded.set_name}"
-        with hasty(anonymous) as client, pytest.raises(OperationFailure) as caught:
+        with impatient_client(anonymous) as client, pytest.raises(OperationFailure) as caught:
             client.shop.kept.find_one()
         assert caught.value.code == UNAUTHORIZED
-        with hasty(anonymous.replace("//", "//tailrace:wrong@")) as client, pytest.raises(OperationFailure):
+        with impatient_client(anonymous.replace("//", "//tailrace:wrong@")) as client, pytest.raises(OperationFailure):
             client.shop.kept.find_one()
-        # The door for the first user is shut behind them.
-        with hasty(anonymous) as client, pytest.raises(OperationFailure):
+        # The exception for the first user no longer applies.
+        with impatient_client(anonymous) as client, pytest.raises(OperationFailure):
             client.admin.command("createUser", "another", pwd="x", roles=["root"])
 
-    def test_a_user_may_do_what_their_roles_say(self, guarded: MongoServer) -> None:
+    def test_a_user_has_the_privileges_of_their_roles(self, guarded: MongoServer) -> None:
         uri = guarded.create_user("reader", "p:a/s s@", [{"role": "read", "db": "shop"}])
-        with hasty(uri) as client:
+        with impatient_client(uri) as client:
             assert client.shop.kept.count_documents({}) >= 0
             with pytest.raises(OperationFailure) as caught:
                 client.shop.kept.insert_one({})
@@ -278,10 +278,10 @@ class TestUsers:
             assert client.shop.kept.find_one({"value": "never"}) is None
 
 
-class TestThree:
-    """A replica set of three; every test leaves all of them running."""
+class TestThreeMembers:
+    """A replica set of three; every test leaves all members running."""
 
-    def test_it_steps_down_and_another_is_elected(self, mongo_set: MongoReplicaSet) -> None:
+    def test_the_primary_steps_down_and_another_is_elected(self, mongo_set: MongoReplicaSet) -> None:
         name = new_name()
         with MongoClient[dict[str, Any]](mongo_set.uri) as client:
             client[name].kept.insert_one({"value": 1})
@@ -295,7 +295,7 @@ class TestThree:
             assert values(client, name) == [1, 2]
 
     @pytest.mark.parametrize("end", ["kill", "pause"])
-    def test_the_others_go_on_without_a_primary_that_is_gone(self, mongo_set: MongoReplicaSet, end: str) -> None:
+    def test_the_other_members_elect_a_new_primary(self, mongo_set: MongoReplicaSet, end: str) -> None:
         name = new_name()
         old = mongo_set.await_primary()
         with MongoClient[dict[str, Any]](mongo_set.uri, socketTimeoutMS=5000) as client:
@@ -310,7 +310,7 @@ class TestThree:
                 old.start() if end == "kill" else old.resume()
             wait_until(lambda: follows(old, name, [1, 2]), 60, what="the return of the old primary")
 
-    def test_what_only_a_dead_primary_had_is_rolled_back(self, mongo_set: MongoReplicaSet) -> None:
+    def test_a_write_of_a_dead_primary_alone_is_rolled_back(self, mongo_set: MongoReplicaSet) -> None:
         name = new_name()
         old = mongo_set.await_primary()
         others = [member for member in mongo_set.members if member is not old]
@@ -333,28 +333,30 @@ class TestThree:
     def test_nothing_is_left_when_the_owner_is_killed(self) -> None:
         with subprocess.Popen([sys.executable, "-c", OWNER], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as owner:
             assert owner.stdout is not None
-            told = json.loads(owner.stdout.readline())
-            assert len(told["pids"]) == 6
-            assert not any(map(gone, told["pids"]))
+            output = json.loads(owner.stdout.readline())
+            assert len(output["pids"]) == 6
+            assert not any(map(gone, output["pids"]))
             owner.send_signal(signal.SIGKILL)
             wait_until(
-                lambda: all(map(gone, told["pids"])) and not any(Path(folder).exists() for folder in told["run_dirs"]),
+                lambda: (
+                    all(map(gone, output["pids"])) and not any(Path(folder).exists() for folder in output["run_dirs"])
+                ),
                 60,
                 what="the end of all members",
             )
 
 
 def follows(member: ReplicaSetMember, database: str, expected: list[Any]) -> bool:
-    """Whether it has the same as the primary, and so took back what it should not have."""
+    """Returns whether it has the same documents as the primary, after its rollback."""
     try:
         with member.client() as client:
             return values(client, database) == expected
     except PyMongoError:
-        return False  # in the middle of a rollback it is not to be read
+        return False  # it cannot be read during a rollback
 
 
-def test_the_stack_command_starts_one_when_asked(tmp_path: Path) -> None:
-    def told(*arguments: str) -> dict[str, Any]:
+def test_the_stack_command_starts_mongodb_with_its_option(tmp_path: Path) -> None:
+    def stack_command(*arguments: str) -> dict[str, Any]:
         run = subprocess.run(
             [sys.executable, "-c", "from tailrace.cli import main; main()", "stack", *arguments, "--json"],
             env={**os.environ, "XDG_STATE_HOME": str(tmp_path)},
@@ -368,19 +370,19 @@ def test_the_stack_command_starts_one_when_asked(tmp_path: Path) -> None:
         return answer
 
     try:
-        first = told("up", "--mongo")
+        first = stack_command("up", "--mongo")
         assert [server["server"] for server in first["servers"]] == ["Postgres", "Kafka", "MongoDB"]
         with MongoClient[dict[str, Any]](first["servers"][2]["address"]) as client:
             client.shop.kept.insert_one({"value": 1})
-        # It is there already, whether or not it is asked for again.
-        for again in (told("up", "--mongo"), told("up")):
+        # It runs already, with or without the option.
+        for again in (stack_command("up", "--mongo"), stack_command("up")):
             assert not again["started"]
             assert again["servers"] == first["servers"]
-        assert told("status")["up"]
+        assert stack_command("status")["up"]
         reapers = [entry["reaper"] for entry in json.loads((tmp_path / "tailrace" / "stack.json").read_text())]
         os.kill(reapers[2], signal.SIGKILL)
         wait_until(lambda: gone(reapers[2]))
-        assert [server["running"] for server in told("status")["servers"]] == [True, True, False]
+        assert [server["running"] for server in stack_command("status")["servers"]] == [True, True, False]
     finally:
-        assert told("down")["stopped"] == ["Postgres", "Kafka", "MongoDB"]
+        assert stack_command("down")["stopped"] == ["Postgres", "Kafka", "MongoDB"]
     assert all(map(gone, reapers))

@@ -21,20 +21,20 @@ Status = Callable[[], dict[str, Any]]
 
 @pytest.fixture
 def status(shop: Shop, capsys: pytest.CaptureFixture[str]) -> Status:
-    """Asks once; the exit code goes with the state."""
+    """Returns a function that runs the command once and checks that the exit code fits the state."""
 
     def ask() -> dict[str, Any]:
         with pytest.raises(SystemExit) as caught:
             main(["status", str(shop.file), "--json"])
-        told: dict[str, Any] = json.loads(capsys.readouterr().out)
-        assert caught.value.code == (0 if told["state"] == "RUNNING" else 1)
-        return told
+        health: dict[str, Any] = json.loads(capsys.readouterr().out)
+        assert caught.value.code == (0 if health["state"] == "RUNNING" else 1)
+        return health
 
     return ask
 
 
 def becomes(status: Status, state: str) -> dict[str, Any]:
-    """The server needs a moment to notice that a session is gone."""
+    """Waits for a state: the server needs a moment to notice that a session is gone."""
     last: dict[str, Any] = {}
 
     def reached() -> bool:
@@ -46,44 +46,44 @@ def becomes(status: Status, state: str) -> dict[str, Any]:
 
 
 def test_never_started(status: Status) -> None:
-    told = status()
-    assert told["state"] == "NEVER STARTED"
-    assert (told["position"], told["slot"], told["lag_bytes"], told["away"]) == (None, None, None, {})
+    health = status()
+    assert health["state"] == "NEVER STARTED"
+    assert (health["position"], health["slot"], health["lag_bytes"], health["away"]) == (None, None, None, {})
 
 
 def test_running_and_stopped(shop: Shop, status: Status) -> None:
     connector = shop.start()
-    told = becomes(status, "RUNNING")
-    assert told["announced"]["pid"] == connector.process.pid
-    assert told["slot"]["active_pid"] is not None
-    assert told["since_ms"] == told["announced"]["at_ms"]
-    assert told["position"] is not None
+    health = becomes(status, "RUNNING")
+    assert health["announced"]["pid"] == connector.process.pid
+    assert health["slot"]["active_pid"] is not None
+    assert health["since_ms"] == health["announced"]["at_ms"]
+    assert health["position"] is not None
     assert connector.stop() == 0
-    told = status()
-    assert (told["state"], told["error"]) == ("STOPPED", None)
+    health = status()
+    assert (health["state"], health["error"]) == ("STOPPED", None)
 
 
 def test_killed(shop: Shop, status: Status) -> None:
     connector = shop.start()
     becomes(status, "RUNNING")
     connector.kill()
-    told = becomes(status, "NOT RUNNING")
-    assert told["announced"]["state"] == "RUNNING"
-    assert "the slot is not in use" in told["detail"]
-    assert "at most" in told["detail"]
+    health = becomes(status, "NOT RUNNING")
+    assert health["announced"]["state"] == "RUNNING"
+    assert "the slot is not in use" in health["detail"]
+    assert "at most" in health["detail"]
 
 
-def test_killed_on_a_server_that_tells_since_when(shop18: Shop, capsys: pytest.CaptureFixture[str]) -> None:
-    def told() -> dict[str, Any]:
+def test_killed_on_a_server_that_reports_since_when(shop18: Shop, capsys: pytest.CaptureFixture[str]) -> None:
+    def ask() -> dict[str, Any]:
         with pytest.raises(SystemExit):
             main(["status", str(shop18.file), "--json"])
         found: dict[str, Any] = json.loads(capsys.readouterr().out)
         return found
 
     connector = shop18.start()
-    becomes(told, "RUNNING")
+    becomes(ask, "RUNNING")
     connector.kill()
-    found = becomes(told, "NOT RUNNING")
+    found = becomes(ask, "NOT RUNNING")
     assert found["since_ms"] >= found["announced"]["at_ms"]
 
 
@@ -91,14 +91,14 @@ def test_failed(shop: Shop, status: Status) -> None:
     shop.start().stop()
     shop.execute(f"SELECT pg_drop_replication_slot('{shop.slot}')")
     assert shop.start(wait=False).ended() == 3
-    told = status()
-    assert (told["state"], told["error"]["code"]) == ("FAILED", "SlotMissing")
-    assert "--adopt" in told["error"]["remedy"]
-    assert told["slot"] is None
+    health = status()
+    assert (health["state"], health["error"]["code"]) == ("FAILED", "SlotMissing")
+    assert "--adopt" in health["error"]["remedy"]
+    assert health["slot"] is None
 
 
-def test_reading_the_table_is_running_although_nobody_reads_the_slot(shop: Shop, status: Status) -> None:
-    """Small batches, so that the table takes long enough to be looked at many times."""
+def test_reading_the_table_is_running_although_the_slot_is_unused(shop: Shop, status: Status) -> None:
+    """Small batches make the reading long enough for many requests."""
     shop.configure(source={"start": "beginning"}, limits={"batch_records": 10})
     shop.execute(
         "INSERT INTO outbox (id, aggregatetype, aggregateid, type, payload) "
@@ -108,72 +108,72 @@ def test_reading_the_table_is_running_although_nobody_reads_the_slot(shop: Shop,
     seen: list[str] = []
 
     def streaming() -> bool:
-        told = status()
-        if told["state"] == "RUNNING" and told["slot"]["active_pid"] is None:
-            assert "reading the table" in told["position"]
-            seen.append(told["detail"])
-        return bool(told["state"] == "RUNNING" and told["slot"]["active_pid"])
+        health = status()
+        if health["state"] == "RUNNING" and health["slot"]["active_pid"] is None:
+            assert "reading the table" in health["position"]
+            seen.append(health["detail"])
+        return bool(health["state"] == "RUNNING" and health["slot"]["active_pid"])
 
     wait_until(streaming, 60, what=f"the end of the table; the log:\n{connector.log}")
     assert set(seen) == {"reading the rows that existed before the first start"}
 
 
-def test_the_lag_grows_while_it_is_down_and_vanishes(shop: Shop, status: Status) -> None:
+def test_the_lag_grows_while_it_is_down_and_then_disappears(shop: Shop, status: Status) -> None:
     shop.start().stop()
     before = status()["lag_bytes"]
     shop.execute("CREATE TABLE other AS SELECT repeat('x', 1000) FROM generate_series(1, 1000)")
     shop.insert(VALID)
-    told = status()
-    assert told["lag_bytes"] > before + 1_000_000
-    assert told["lag_seconds"] > 0
-    assert told["slot"]["retained_bytes"] > 1_000_000
+    health = status()
+    assert health["lag_bytes"] > before + 1_000_000
+    assert health["lag_seconds"] > 0
+    assert health["slot"]["retained_bytes"] > 1_000_000
     shop.start()
     shop.caught_up()
 
     def caught_up() -> bool:
-        told = status()
-        return bool(told["lag_seconds"] == 0 and told["lag_bytes"] <= NOISE_BYTES)
+        health = status()
+        return bool(health["lag_seconds"] == 0 and health["lag_bytes"] <= NOISE_BYTES)
 
     wait_until(caught_up, 60, what="the end of the lag")
 
 
-def test_postgres_is_away(shop: Shop, status: Status) -> None:
+def test_postgres_is_unavailable(shop: Shop, status: Status) -> None:
     shop.start()
     becomes(status, "RUNNING")
     shop.configure(source={"postgres": "postgresql://tailrace@127.0.0.1:1/shop"})
-    told = status()
-    assert (told["state"], list(told["away"])) == ("UNKNOWN", ["postgres"])
-    assert told["announced"]["state"] == "RUNNING"
-    assert told["position"] is not None
+    health = status()
+    assert (health["state"], list(health["away"])) == ("UNKNOWN", ["postgres"])
+    assert health["announced"]["state"] == "RUNNING"
+    assert health["position"] is not None
 
 
-def test_kafka_is_away(shop: Shop, status: Status) -> None:
+def test_kafka_is_unavailable(shop: Shop, status: Status) -> None:
     shop.start()
     shop.configure(kafka={"bootstrap": "127.0.0.1:1"})
-    told = status()
-    assert (told["state"], list(told["away"])) == ("UNKNOWN", ["kafka"])
-    assert told["slot"]["active_pid"] is not None
-    assert "the slot is read by" in told["detail"]
+    health = status()
+    assert (health["state"], list(health["away"])) == ("UNKNOWN", ["kafka"])
+    assert health["slot"]["active_pid"] is not None
+    assert "the slot is read by" in health["detail"]
 
 
-def test_what_a_person_reads(shop: Shop, capsys: pytest.CaptureFixture[str]) -> None:
+def test_output_as_text(shop: Shop, capsys: pytest.CaptureFixture[str]) -> None:
     shop.start()
     with pytest.raises(SystemExit):
         main(["status", str(shop.file)])
-    told = capsys.readouterr().out
+    printed = capsys.readouterr().out
     for line in (
         f"pipeline   {shop.name}",
         "state      RUNNING since ",
         "lag        ",
         f"slot       {shop.slot}, read",
     ):
-        assert line in told
+        assert line in printed
 
 
-def test_watching_refreshes_until_interrupted(
+def test_watch_refreshes_until_interrupted(
     shop: Shop, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Ctrl-C comes at the third look."""
+    """Ctrl-C comes at the third request."""
     looks = 0
     read = command.read_health
 

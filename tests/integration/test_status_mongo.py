@@ -22,19 +22,19 @@ Status = Callable[[], dict[str, Any]]
 def ask(users: Users, capsys: pytest.CaptureFixture[str]) -> dict[str, Any]:
     with pytest.raises(SystemExit) as caught:
         main(["status", str(users.file), "--json"])
-    told: dict[str, Any] = json.loads(capsys.readouterr().out)
-    assert caught.value.code == (0 if told["state"] == "RUNNING" else 1)
-    return told
+    health: dict[str, Any] = json.loads(capsys.readouterr().out)
+    assert caught.value.code == (0 if health["state"] == "RUNNING" else 1)
+    return health
 
 
 @pytest.fixture
 def status(users: Users, capsys: pytest.CaptureFixture[str]) -> Status:
-    """Asks once; the exit code goes with the state."""
+    """Returns a function that runs the command once and checks that the exit code fits the state."""
     return lambda: ask(users, capsys)
 
 
 def becomes(status: Status, state: str) -> dict[str, Any]:
-    """The server needs a moment to notice that a session is gone."""
+    """Waits for a state: the server needs a moment to notice that a session is gone."""
     last: dict[str, Any] = {}
 
     def reached() -> bool:
@@ -46,35 +46,35 @@ def becomes(status: Status, state: str) -> dict[str, Any]:
 
 
 def test_never_started(status: Status) -> None:
-    told = status()
-    assert (told["state"], told["source"]) == ("NEVER STARTED", "mongo")
-    assert (told["position"], told["slot"], told["lag_seconds"], told["away"]) == (None, None, None, {})
-    assert told["oplog"]["reaches_back"] is None
+    health = status()
+    assert (health["state"], health["source"]) == ("NEVER STARTED", "mongo")
+    assert (health["position"], health["slot"], health["lag_seconds"], health["away"]) == (None, None, None, {})
+    assert health["oplog"]["reaches_back"] is None
 
 
 def test_running_and_stopped(users: Users, status: Status) -> None:
     connector = users.start()
-    told = becomes(status, "RUNNING")
-    assert told["announced"]["pid"] == connector.process.pid
-    assert told["since_ms"] == told["announced"]["at_ms"]
-    assert told["position"] is not None
-    assert (told["lag_bytes"], told["lag_seconds"], told["detail"]) == (None, 0, "")
-    assert told["oplog"]["reaches_back"] is True
-    assert told["oplog"]["window_seconds"] >= told["oplog"]["room_seconds"] >= 0
+    health = becomes(status, "RUNNING")
+    assert health["announced"]["pid"] == connector.process.pid
+    assert health["since_ms"] == health["announced"]["at_ms"]
+    assert health["position"] is not None
+    assert (health["lag_bytes"], health["lag_seconds"], health["detail"]) == (None, 0, "")
+    assert health["oplog"]["reaches_back"] is True
+    assert health["oplog"]["window_seconds"] >= health["oplog"]["room_seconds"] >= 0
     assert connector.stop() == 0
-    told = status()
-    assert (told["state"], told["error"]) == ("STOPPED", None)
+    health = status()
+    assert (health["state"], health["error"]) == ("STOPPED", None)
 
 
 def test_killed(users: Users, status: Status) -> None:
-    """The cursor stays on the server for minutes: it is nobody's."""
+    """The cursor stays on the server for minutes, without a session."""
     connector = users.start()
     becomes(status, "RUNNING")
     connector.kill()
-    told = becomes(status, "NOT RUNNING")
-    assert told["announced"]["state"] == "RUNNING"
-    assert "no session of the connector, for " in told["detail"]
-    assert "at most" in told["detail"]
+    health = becomes(status, "NOT RUNNING")
+    assert health["announced"]["state"] == "RUNNING"
+    assert "no session of the connector, for " in health["detail"]
+    assert "at most" in health["detail"]
 
 
 def test_a_session_of_another_pipeline_is_not_this_one(users: Users, status: Status) -> None:
@@ -93,13 +93,13 @@ def test_failed(users: Users, status: Status) -> None:
     with users.client() as client:
         client[users.database].drop_collection("outbox")
     assert users.start(wait=False).ended() == 3
-    told = status()
-    assert (told["state"], told["error"]["code"]) == ("FAILED", "WrongLog")
-    assert "--adopt" in told["error"]["remedy"]
+    health = status()
+    assert (health["state"], health["error"]["code"]) == ("FAILED", "WrongLog")
+    assert "--adopt" in health["error"]["remedy"]
 
 
-def test_reading_what_was_there(users: Users, status: Status) -> None:
-    """Small batches, so that it takes long enough to be looked at many times."""
+def test_reading_existing_documents_is_running(users: Users, status: Status) -> None:
+    """Small batches make the reading long enough for many requests."""
     users.configure(source={"start": "beginning"}, limits={"batch_records": 10})
     template = users.insert()
     with users.client() as client:
@@ -111,16 +111,16 @@ def test_reading_what_was_there(users: Users, status: Status) -> None:
     seen: list[str] = []
 
     def streaming() -> bool:
-        told = status()
-        if told["position"] and "reading the collection" in told["position"] and told["state"] == "RUNNING":
-            seen.append(told["detail"])
-        return bool(told["position"] and "reading" not in told["position"])
+        health = status()
+        if health["position"] and "reading the collection" in health["position"] and health["state"] == "RUNNING":
+            seen.append(health["detail"])
+        return bool(health["position"] and "reading" not in health["position"])
 
     wait_until(streaming, 60, what=f"the end of the collection; the log:\n{connector.log}")
     assert set(seen) == {"reading the documents that existed before the first start"}
 
 
-def test_the_lag_is_the_age_of_the_first_event_that_waits(users: Users, status: Status) -> None:
+def test_the_lag_is_the_age_of_the_first_unread_event(users: Users, status: Status) -> None:
     users.start().stop()
     with users.client() as client:
         client[users.database].others.insert_many([{"n": number} for number in range(100)])
@@ -135,7 +135,7 @@ def test_the_lag_is_the_age_of_the_first_event_that_waits(users: Users, status: 
 
 
 def test_an_idle_pipeline_on_an_idle_server_has_no_lag(users: Users, status: Status) -> None:
-    """Its position is seconds old, and the server's own no-ops come every 10 s: neither is a lag."""
+    """Neither a position that is seconds old nor the server's no-ops every 10 s are a lag."""
     users.start()
     becomes(status, "RUNNING")
     began = status()["position"]
@@ -143,44 +143,44 @@ def test_an_idle_pipeline_on_an_idle_server_has_no_lag(users: Users, status: Sta
 
     def moved_twice() -> bool:
         nonlocal began, moved
-        told = status()
-        assert told["lag_seconds"] == 0
-        moved += told["position"] != began
-        began = told["position"]
+        health = status()
+        assert health["lag_seconds"] == 0
+        moved += health["position"] != began
+        began = health["position"]
         return moved >= 2
 
-    wait_until(moved_twice, 90, what="two steps of the stored position over no-ops")
+    wait_until(moved_twice, 90, what="the stored position to pass two no-ops")
 
 
-def test_mongo_is_away(users: Users, status: Status) -> None:
+def test_mongo_is_unavailable(users: Users, status: Status) -> None:
     users.start()
     becomes(status, "RUNNING")
     users.configure(source={"mongo": "mongodb://127.0.0.1:1/", "link_timeout": 1})
-    told = status()
-    assert (told["state"], list(told["away"])) == ("UNKNOWN", ["mongo"])
-    assert "MongoDB does not answer" in told["detail"]
-    assert told["position"] is not None
+    health = status()
+    assert (health["state"], list(health["away"])) == ("UNKNOWN", ["mongo"])
+    assert "MongoDB does not answer" in health["detail"]
+    assert health["position"] is not None
 
 
-def test_kafka_is_away(users: Users, status: Status) -> None:
+def test_kafka_is_unavailable(users: Users, status: Status) -> None:
     users.start()
     users.configure(kafka={"bootstrap": "127.0.0.1:1"})
-    told = status()
-    assert (told["state"], list(told["away"])) == ("UNKNOWN", ["kafka"])
-    assert "the connector is connected from 127.0.0.1:" in told["detail"]
+    health = status()
+    assert (health["state"], list(health["away"])) == ("UNKNOWN", ["kafka"])
+    assert "the connector is connected from 127.0.0.1:" in health["detail"]
 
 
-def test_what_a_person_reads(users: Users, capsys: pytest.CaptureFixture[str]) -> None:
+def test_output_as_text(users: Users, capsys: pytest.CaptureFixture[str]) -> None:
     users.start()
     with pytest.raises(SystemExit):
         main(["status", str(users.file)])
-    told = capsys.readouterr().out
+    printed = capsys.readouterr().out
     for line in (f"pipeline   {users.name}", "state      RUNNING since ", "lag        0 s", "oplog      "):
-        assert line in told
-    assert "slot" not in told
+        assert line in printed
+    assert "slot" not in printed
 
 
-def test_tail_shows_what_is_published(users: Users, capsys: pytest.CaptureFixture[str]) -> None:
+def test_tail_shows_published_events(users: Users, capsys: pytest.CaptureFixture[str]) -> None:
     users.start()
     event = users.insert("user-7")
     with pytest.raises(SystemExit) as caught:
@@ -192,12 +192,12 @@ def test_tail_shows_what_is_published(users: Users, capsys: pytest.CaptureFixtur
 
 @pytest.fixture(scope="module")
 def guarded() -> Iterator[MongoServer]:
-    """A server that asks everyone who they are."""
+    """A server that requires authentication."""
     with MongoServer(auth=True, choice=ServerChoice.LOCAL) as server:
         yield server
 
 
-def test_a_server_that_does_not_tell_who_is_connected(
+def test_a_user_who_may_not_see_sessions(
     guarded: MongoServer, kafka: KafkaBroker, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     users = open_users(guarded, kafka, tmp_path)
@@ -209,12 +209,12 @@ def test_a_server_that_does_not_tell_who_is_connected(
             assert connector.stop() == 0
         with guarded.client() as client:
             client.admin.command("configureFailPoint", "failCommand", mode={"times": 1}, data=refuse)
-        told = ask(users, capsys)
-        assert (told["state"], told["announced"]["state"], told["away"]) == (expected, state, {})
+        health = ask(users, capsys)
+        assert (health["state"], health["announced"]["state"], health["away"]) == (expected, state, {})
     close_users(users)
 
 
-def test_a_user_with_the_fewest_rights_sees_its_own_sessions(
+def test_a_user_with_the_fewest_privileges_sees_its_own_sessions(
     guarded: MongoServer, kafka: KafkaBroker, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     users = open_users(guarded, kafka, tmp_path)
@@ -225,12 +225,12 @@ def test_a_user_with_the_fewest_rights_sees_its_own_sessions(
     mine, others = (guarded.create_user(name, PASSWORD, [f"role_{users.name}"]) for name in names)
     users.configure(source={"mongo": mine})
     connector = users.start()
-    told = becomes(lambda: ask(users, capsys), "RUNNING")
-    assert told["lag_seconds"] == 0
-    assert told["oplog"] == {"reaches_back": True, "window_seconds": None, "room_seconds": None, "full": None}
+    health = becomes(lambda: ask(users, capsys), "RUNNING")
+    assert health["lag_seconds"] == 0
+    assert health["oplog"] == {"reaches_back": True, "window_seconds": None, "room_seconds": None, "full": None}
     connector.kill()
     becomes(lambda: ask(users, capsys), "NOT RUNNING")
-    # Somebody else's sessions are not shown; that is the price of looking with other settings than the connector's.
+    # Sessions of other users are not shown, so status with another user than the connector's does not see it.
     connector = users.start()
     users.configure(source={"mongo": others})
     assert ask(users, capsys)["state"] == "NOT RUNNING"

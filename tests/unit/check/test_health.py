@@ -15,30 +15,30 @@ LOG = LogIdentity("1", 1, "shop", "s", "public.outbox", "x")
 POSITION = LsnPosition(LOG, 1_000_000, 10_000)
 IDLE = SlotState("s", "pgoutput", "shop", None, 1_000_000, "reserved", None, 0, None)
 READ = replace(IDLE, active_pid=7)
-SEEN = PostgresStatus(IDLE, 1_000_000, 70_000)
+STATUS = PostgresStatus(IDLE, 1_000_000, 70_000)
 
 
-def test_what_is_held_for_replays() -> None:
+def test_held_bytes_are_published_but_not_confirmed() -> None:
     held = replace(IDLE, confirmed_lsn=400_000)
-    slot = interpret(replace(SEEN, slot=held), POSITION).slot
+    slot = interpret(replace(STATUS, slot=held), POSITION).slot
     assert slot is not None
     assert slot["held_bytes"] == 600_000
-    ahead = interpret(replace(SEEN, slot=replace(IDLE, confirmed_lsn=2_000_000)), POSITION).slot
+    ahead = interpret(replace(STATUS, slot=replace(IDLE, confirmed_lsn=2_000_000)), POSITION).slot
     assert ahead is not None
     assert ahead["held_bytes"] == 0
 
 
-def news(state: str, **more: object) -> KafkaStatus:
+def announcement(state: str, **more: object) -> KafkaStatus:
     return KafkaStatus({"state": state, "at_ms": 9_000, **more} if state else {}, POSITION)
 
 
-def health_of(told: KafkaStatus | None, seen: PostgresStatus | None) -> PipelineHealth:
-    position = told.position if told else None
-    return derive_health("p", "postgres", told, interpret(seen, position) if seen else None, {})
+def health_of(kafka: KafkaStatus | None, postgres: PostgresStatus | None) -> PipelineHealth:
+    position = kafka.position if kafka else None
+    return derive_health("p", "postgres", kafka, interpret(postgres, position) if postgres else None, {})
 
 
-def state_of(told: KafkaStatus | None, seen: PostgresStatus | None) -> str:
-    return health_of(told, seen).state
+def state_of(kafka: KafkaStatus | None, postgres: PostgresStatus | None) -> str:
+    return health_of(kafka, postgres).state
 
 
 @pytest.mark.parametrize(
@@ -58,7 +58,7 @@ def state_of(told: KafkaStatus | None, seen: PostgresStatus | None) -> str:
     ],
 )
 def test_both_servers_answer(announced: str, slot: SlotState | None, state: str) -> None:
-    health = health_of(news(announced), replace(SEEN, slot=slot))
+    health = health_of(announcement(announced), replace(STATUS, slot=slot))
     assert health.state == state
     if slot is READ and announced not in ("", "RUNNING"):
         assert "read by server process 7" in health.detail
@@ -67,34 +67,34 @@ def test_both_servers_answer(announced: str, slot: SlotState | None, state: str)
 @pytest.mark.parametrize(
     ("announced", "state"), [("RUNNING", "UNKNOWN"), ("", "UNKNOWN"), ("STOPPED", "STOPPED"), ("FAILED", "FAILED")]
 )
-def test_postgres_is_away(announced: str, state: str) -> None:
-    assert state_of(news(announced), None) == state
+def test_postgres_is_unavailable(announced: str, state: str) -> None:
+    assert state_of(announcement(announced), None) == state
 
 
 def test_kafka_or_both_servers_are_unavailable() -> None:
-    assert state_of(None, replace(SEEN, slot=READ)) == "UNKNOWN"
+    assert state_of(None, replace(STATUS, slot=READ)) == "UNKNOWN"
     assert state_of(None, None) == "UNKNOWN"
 
 
 def test_never_started_also_without_postgres() -> None:
-    assert state_of(KafkaStatus(), replace(SEEN, slot=None)) == "NEVER STARTED"
+    assert state_of(KafkaStatus(), replace(STATUS, slot=None)) == "NEVER STARTED"
     assert state_of(KafkaStatus(), None) == "NEVER STARTED"
 
 
 def test_reading_the_table_needs_its_position_and_its_session() -> None:
     reading = replace(POSITION, table_read=TableRead("1:1:"))
-    told = KafkaStatus({"state": "RUNNING", "at_ms": 9_000}, reading)
-    assert state_of(told, replace(SEEN, reading_table=True)) == "RUNNING"
-    assert state_of(told, SEEN) == "NOT RUNNING"
+    kafka = KafkaStatus({"state": "RUNNING", "at_ms": 9_000}, reading)
+    assert state_of(kafka, replace(STATUS, reading_table=True)) == "RUNNING"
+    assert state_of(kafka, STATUS) == "NOT RUNNING"
     # Another pipeline of the database may be the one that reads.
-    assert state_of(news("RUNNING"), replace(SEEN, reading_table=True)) == "NOT RUNNING"
+    assert state_of(announcement("RUNNING"), replace(STATUS, reading_table=True)) == "NOT RUNNING"
 
 
-def test_for_how_long_it_has_been_gone() -> None:
-    health = health_of(news("RUNNING"), SEEN)
+def test_the_detail_says_since_when_nobody_reads() -> None:
+    health = health_of(announcement("RUNNING"), STATUS)
     assert "for 60 s at most" in health.detail
     assert health.since_ms is None
-    health = health_of(news("RUNNING"), replace(SEEN, inactive_ms=50_000))
+    health = health_of(announcement("RUNNING"), replace(STATUS, inactive_ms=50_000))
     assert "for 20 s;" in health.detail
     assert health.since_ms == 50_000
 
@@ -104,43 +104,43 @@ def test_for_how_long_it_has_been_gone() -> None:
     [(READ, 0, 0), (READ, NOISE_BYTES, 0), (READ, NOISE_BYTES + 1, 60), (IDLE, 0, 0), (IDLE, 1, 60), (IDLE, -5, 0)],
 )
 def test_lag(slot: SlotState, ahead: int, seconds: int) -> None:
-    health = health_of(news("RUNNING"), replace(SEEN, slot=slot, lsn=POSITION.lsn + ahead))
+    health = health_of(announcement("RUNNING"), replace(STATUS, slot=slot, lsn=POSITION.lsn + ahead))
     assert (health.lag_bytes, health.lag_seconds) == (max(0, ahead), seconds)
 
 
 def test_no_lag_without_a_position_or_a_server() -> None:
-    assert health_of(news("RUNNING"), None).lag_bytes is None
+    assert health_of(announcement("RUNNING"), None).lag_bytes is None
     creating = KafkaStatus({"state": "RETRYING"}, replace(POSITION, lsn=0, creating=True))
-    assert health_of(creating, SEEN).lag_bytes is None
+    assert health_of(creating, STATUS).lag_bytes is None
 
 
-def test_the_error_is_told() -> None:
-    error = {"code": "SlotMissing", "what": "gone", "why": "", "remedy": "mend"}
-    assert health_of(news("FAILED", error=error), SEEN).error == error
+def test_the_announced_error_is_shown() -> None:
+    error = {"code": "SlotMissing", "what": "gone", "why": "", "remedy": "fix"}
+    assert health_of(announcement("FAILED", error=error), STATUS).error == error
 
 
-def test_a_server_that_does_not_tell_proves_no_absence() -> None:
+def test_without_the_right_to_see_sessions_the_state_is_unknown() -> None:
     blind = SourceStatus(70_000, "", "the server does not show", blind=True)
     for announced, state in (("RUNNING", "UNKNOWN"), ("", "UNKNOWN"), ("STOPPED", "STOPPED"), ("FAILED", "FAILED")):
-        assert derive_health("p", "mongo", news(announced), blind, {}).state == state
-    assert "announced RUNNING" in derive_health("p", "mongo", news("RUNNING"), blind, {}).detail
+        assert derive_health("p", "mongo", announcement(announced), blind, {}).state == state
+    assert "announced RUNNING" in derive_health("p", "mongo", announcement("RUNNING"), blind, {}).detail
 
 
-def test_what_waits_is_a_lag_whether_or_not_it_runs() -> None:
+def test_an_unread_change_is_a_lag_whether_or_not_the_connector_runs() -> None:
     for reader in ("someone reads", ""):
         late = SourceStatus(70_000, reader, "nobody reads", lag=Lag(40_000))
-        assert derive_health("p", "mongo", news("RUNNING"), late, {}).lag_seconds == 30
-        assert derive_health("p", "mongo", news("RUNNING"), replace(late, lag=Lag(None)), {}).lag_seconds == 0
+        assert derive_health("p", "mongo", announcement("RUNNING"), late, {}).lag_seconds == 30
+        assert derive_health("p", "mongo", announcement("RUNNING"), replace(late, lag=Lag(None)), {}).lag_seconds == 0
 
 
 @pytest.mark.parametrize(("source", "name"), [("postgres", "Postgres"), ("mongo", "MongoDB")])
 def test_an_unavailable_database_is_named(source: str, name: str) -> None:
     assert (
-        derive_health("p", source, news("RUNNING"), None, {}).detail
+        derive_health("p", source, announcement("RUNNING"), None, {}).detail
         == f"{name} does not answer; the connector announced RUNNING"
     )
 
 
 @pytest.mark.parametrize(("server", "ahead"), [(100.2, 0), (100, 0), (102.5, 2), (90, -10), (100.5, 0)])
-def test_a_clock_differs_only_if_it_was_read_outside_of_the_moments_around_it(server: float, ahead: float) -> None:
+def test_a_clock_differs_only_if_its_time_is_outside_the_request(server: float, ahead: float) -> None:
     assert clock_ahead(round(server * 1000), 100.0, 100.5) == ahead

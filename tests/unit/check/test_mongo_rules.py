@@ -52,12 +52,12 @@ def test_version(version: tuple[int, ...], state: State) -> None:
         ("mongodb://tls=true@h/", False),
     ],
 )
-def test_whether_the_address_asks_for_encryption(uri: str, encrypted: bool) -> None:
+def test_encryption_in_the_uri(uri: str, encrypted: bool) -> None:
     assert is_encrypted(uri) == encrypted
 
 
 @pytest.mark.parametrize("option", ["tlsInsecure", "tlsAllowInvalidCertificates", "tlsallowinvalidhostnames"])
-def test_certificates_that_are_not_verified(option: str) -> None:
+def test_unverified_certificates(option: str) -> None:
     assert is_unverified(f"mongodb://h/?tls=true&{option}=true")
     assert not is_unverified(f"mongodb://h/?tls=true&{option}=false")
     found = check_mongo_encryption(["10.0.0.1"], encrypted=True, unverified=True)
@@ -93,13 +93,13 @@ def test_user() -> None:
         ({"cluster": True}, False),
     ],
 )
-def test_rights(resource: dict[str, Any], allowed: bool) -> None:
+def test_privileges(resource: dict[str, Any], allowed: bool) -> None:
     privileges = [{"resource": resource, "actions": ["createCollection"]}]
     assert allows(privileges, "createCollection", "shop", "outbox") == allowed
     assert not allows(privileges, "find", "shop", "outbox")
 
 
-def test_fit() -> None:
+def test_documents_that_fit_the_column_map() -> None:
     assert "no document to check" in check_fit(0, [], "id=_id").found
     assert check_fit(3, [], "id=_id").state is State.OK
     check = check_fit(5, ["no a", "no b", "no b"], "id=_id")
@@ -112,7 +112,7 @@ def member(number: int, state: int = 2, health: int = 1) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize(
-    ("members", "state", "told"),
+    ("members", "state", "expected"),
     [
         ([member(0, 1), member(1), member(2), member(3)], State.OK, "3 of 3"),
         ([member(0, 1), member(1), member(2, 8, 0), member(3)], State.WARN, "2 of 3"),
@@ -120,8 +120,8 @@ def member(number: int, state: int = 2, health: int = 1) -> dict[str, Any]:
         ([member(0), member(1, 8, 0), member(2, 8, 0), member(3)], State.FAIL, "1 of 3"),
     ],
 )
-def test_members(members: list[dict[str, Any]], state: State, told: str) -> None:
-    """The fourth has no vote, and an arbiter no data: neither counts."""
+def test_members(members: list[dict[str, Any]], state: State, expected: str) -> None:
+    """Neither the fourth member, which has no vote, nor the arbiter, which has no data, counts."""
     config: dict[str, Any] = {
         "members": [
             *({"_id": number, "votes": 1} for number in range(3)),
@@ -131,7 +131,7 @@ def test_members(members: list[dict[str, Any]], state: State, told: str) -> None
     }
     check = check_members({"members": [*members, member(4, 7)], "writeMajorityCount": 2}, config)
     assert check.state is state
-    assert told in check.found
+    assert expected in check.found
 
 
 @pytest.mark.parametrize(

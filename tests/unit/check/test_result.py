@@ -35,12 +35,12 @@ def test_a_check_that_raises_fails_and_the_next_one_still_runs() -> None:
 
 
 def test_an_unavailable_server_ends_the_checks() -> None:
-    checks = gather([("a", gone), ("b", lambda: ok("b", "never asked"))])
+    checks = gather([("a", gone), ("b", lambda: ok("b", "not run"))])
     assert [(check.name, check.state) for check in checks] == [("a", State.FAIL)]
     assert "run it again" in checks[0].remedy
 
 
-def test_a_finding_is_one_line() -> None:
+def test_a_result_is_one_line() -> None:
     error = AccessRefused("two\n  lines", why="and\nmore", remedy="do\nthis")
     assert failed("x", error) == CheckResult("x", State.FAIL, "AccessRefused: two lines and more", "do this")
 

@@ -68,11 +68,11 @@ def test_encryption() -> None:
 @pytest.mark.parametrize(
     ("most", "state"), [(-1, State.WARN), (0, State.WARN), ((1 << 30) - 1, State.WARN), (1 << 30, State.OK)]
 )
-def test_kept(most: int, state: State) -> None:
+def test_retained_wal(most: int, state: State) -> None:
     assert check_kept(most).state is state
 
 
-def test_free() -> None:
+def test_free_slots_and_wal_senders() -> None:
     assert check_free("slots", 9, 10, needed=True).state is State.OK
     assert check_free("slots", 10, 10, needed=False).state is State.OK
     assert "max_replication_slots = 20" in check_free("slots", 10, 10, needed=True).remedy
@@ -97,7 +97,7 @@ def test_slot() -> None:
 
 
 @pytest.mark.parametrize(
-    ("match", "key", "told"),
+    ("match", "key", "expected"),
     [
         ({"column": {"tenant": "acme"}}, None, "t.yaml:3: match.column.tenant uses tenant, which no row has"),
         ({"column": {"region": "eu"}}, None, ""),
@@ -108,15 +108,15 @@ def test_slot() -> None:
         ({"column": {"tenant": "acme"}, "pipeline": "other"}, None, ""),
     ],
 )
-def test_rules(match: dict[str, object], key: str | None, told: str) -> None:
+def test_rules(match: dict[str, object], key: str | None, expected: str) -> None:
     view = View("orders", parts={"id": "id", "aggregatetype": "aggregate", "aggregateid": "key", "payload": "payload"})
     document = {"topic": "t", "match": match, **({"key": key} if key else {})}
     lines = {("match", "column", "tenant"): 3, ("key",): 4}
     spec = parse_spec(document, SpecOrigin("t.yaml", lines))
     columns = frozenset({"id", "aggregatetype", "aggregateid", "payload", "region"})
     checks = check_rules([spec], view, columns)
-    assert [check.state for check in checks] == [State.WARN] * bool(told)
-    assert all(told in check.found and "region" in check.remedy for check in checks)
+    assert [check.state for check in checks] == [State.WARN] * bool(expected)
+    assert all(expected in check.found and "region" in check.remedy for check in checks)
     assert check_rules([spec], view, frozenset()) == []
 
 
@@ -124,11 +124,11 @@ def test_partitions() -> None:
     spec = TopicSpec("t", 3, origin=SpecOrigin("t.yaml", {("partitions",): 2}))
     assert check_partitions(spec, 3) is None
     assert check_partitions(TopicSpec("t"), 3) is None
-    for live, told in ((6, "two partitions"), (1, "has 1 partition, but its spec declares 3")):
+    for live, expected in ((6, "two partitions"), (1, "has 1 partition, but its spec declares 3")):
         check = check_partitions(spec, live)
         assert check is not None
         assert check.state is State.WARN
-        assert told in check.found
+        assert expected in check.found
         assert f"partitions: {live} in its spec (t.yaml:2)" in check.remedy
         assert ("--grow" in check.remedy) == (live < 3)
 
@@ -143,7 +143,7 @@ def test_partitions() -> None:
         ("1 GiB", 3 << 30, State.OK, "1"),
     ],
 )
-def test_a_replay_window_and_what_the_server_keeps(window: str, most: int, state: State, word: str) -> None:
+def test_a_replay_window_and_max_slot_wal_keep_size(window: str, most: int, state: State, word: str) -> None:
     check = check_window(ReplayWindow.parse(window), most)
     assert check is not None
     assert (check.state, word in check.found) == (state, True)
@@ -160,7 +160,7 @@ def test_a_replay_window_and_what_the_server_keeps(window: str, most: int, state
         ("30 GiB", -1, State.OK, "30"),
     ],
 )
-def test_a_replay_window_and_the_disk(window: str, most: int, state: State, word: str) -> None:
+def test_a_replay_window_and_free_disk_space(window: str, most: int, state: State, word: str) -> None:
     check = check_window(ReplayWindow.parse(window), most, 40 << 30)
     assert check is not None
     assert (check.state, word in check.found) == (state, True), check.found
@@ -193,7 +193,7 @@ def test_clock(ahead_ms: int, state: State, word: str) -> None:
         (1, 1, 1, State.FAIL),
     ],
 )
-def test_copies(copies: int, leaderless: int, brokers: int, state: State | None) -> None:
+def test_replicas(copies: int, leaderless: int, brokers: int, state: State | None) -> None:
     check = check_copies("offsets topic", "tailrace-offsets", copies, leaderless, brokers)
     assert (check and check.state) is state
     assert check is None or (check.remedy and "tailrace-offsets" in check.found)

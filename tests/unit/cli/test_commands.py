@@ -23,7 +23,7 @@ Play = Callable[[Callable[[], object]], None]
 
 @pytest.fixture
 def play(monkeypatch: pytest.MonkeyPatch) -> Play:
-    """Adds a command `play` that does what the test says."""
+    """Adds a command `play` that does what the test wants."""
 
     def add(act: Callable[[], object]) -> None:
         def play(as_json: bool = typer.Option(False, "--json")) -> object:
@@ -52,12 +52,12 @@ def raising(error: BaseException) -> Callable[[], NoReturn]:
 
 
 @pytest.mark.parametrize(("returned", "code"), [(None, 0), (0, 0), (1, 1), ("text", 0)])
-def test_what_a_command_returns_is_the_exit_code(play: Play, returned: object, code: int) -> None:
+def test_the_return_value_of_a_command_is_the_exit_code(play: Play, returned: object, code: int) -> None:
     play(lambda: returned)
     assert code_of("play") == code
 
 
-def test_a_command_may_leave_by_exit(play: Play) -> None:
+def test_a_command_may_raise_exit(play: Play) -> None:
     play(raising(typer.Exit(1)))
     assert code_of("play") == 1
 
@@ -71,40 +71,44 @@ def test_errors_have_exit_codes(
 ) -> None:
     play(raising(error))
     assert code_of("play") == code
-    told = capsys.readouterr()
-    assert told.out == ""
-    assert told.err == f"{error.code}: x\n"
+    output = capsys.readouterr()
+    assert output.out == ""
+    assert output.err == f"{error.code}: x\n"
 
 
 def test_errors_are_printed_as_json_on_request(play: Play, capsys: pytest.CaptureFixture[str]) -> None:
     remember("main-s3cret")
-    play(raising(SlotMissing("no main-s3cret", why="gone", remedy="mend")))
+    play(raising(SlotMissing("no main-s3cret", why="gone", remedy="fix")))
     assert code_of("play", "--json") == 3
-    told = json.loads(capsys.readouterr().err)
-    assert told["error"] == "SlotMissing"
-    assert (told["what"], told["why"], told["remedy"], told["exit_code"]) == ("no ***", "gone", "mend", 3)
+    output = json.loads(capsys.readouterr().err)
+    assert output["error"] == "SlotMissing"
+    assert (output["what"], output["why"], output["remedy"], output["exit_code"]) == ("no ***", "gone", "fix", 3)
 
 
 @pytest.mark.parametrize("error", [KeyboardInterrupt(), typer.Abort()])
-def test_interrupted(play: Play, capsys: pytest.CaptureFixture[str], error: BaseException) -> None:
+def test_an_interrupted_command_has_exit_code_130(
+    play: Play, capsys: pytest.CaptureFixture[str], error: BaseException
+) -> None:
     play(raising(error))
     assert code_of("play") == 130
     assert capsys.readouterr().err == "interrupted\n"
 
 
-def test_a_bug_asks_to_be_reported_and_keeps_secrets(play: Play, capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_unexpected_exception_asks_for_a_report_and_masks_secrets(
+    play: Play, capsys: pytest.CaptureFixture[str]
+) -> None:
     remember("bug-s3cret")
     play(raising(RuntimeError("odd bug-s3cret")))
     assert code_of("play") == 70
-    told = capsys.readouterr().err
-    assert "Traceback" in told
-    assert "RuntimeError: odd ***" in told
-    assert "Please report it" in told
-    assert "bug-s3cret" not in told
+    output = capsys.readouterr().err
+    assert "Traceback" in output
+    assert "RuntimeError: odd ***" in output
+    assert "Please report it" in output
+    assert "bug-s3cret" not in output
 
 
 @pytest.mark.parametrize(
-    ("arguments", "told"),
+    ("arguments", "expected"),
     [
         (["inti"], "Did you mean `tailrace init`?"),
         (["zzz"], "There are: run, check"),
@@ -112,13 +116,13 @@ def test_a_bug_asks_to_be_reported_and_keeps_secrets(play: Play, capsys: pytest.
         (["play", "--nonsense"], "See `tailrace play --help`"),
     ],
 )
-def test_wrong_usage(play: Play, capsys: pytest.CaptureFixture[str], arguments: list[str], told: str) -> None:
+def test_wrong_usage(play: Play, capsys: pytest.CaptureFixture[str], arguments: list[str], expected: str) -> None:
     play(lambda: None)
     assert code_of(*arguments) == 2
-    assert told in capsys.readouterr().err
+    assert expected in capsys.readouterr().err
 
 
-def test_a_missing_module_is_no_such_command(
+def test_a_command_without_its_module_does_not_exist(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setitem(commands.COMMANDS, "absent", ("tailrace.cli.absent", "Absent."))
@@ -126,9 +130,7 @@ def test_a_missing_module_is_no_such_command(
     assert "absent" in capsys.readouterr().err
 
 
-def test_a_module_may_bring_commands_of_its_own(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_module_may_have_subcommands(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     inner = typer.Typer(rich_markup_mode=None)
     inner.command("up")(lambda: commands.say("going up"))
     inner.command("down")(lambda: commands.say("going down"))
@@ -152,9 +154,9 @@ def test_help_lists_every_command_and_the_exit_codes(
     # Secrets of other tests in this process may be words of the help.
     monkeypatch.setattr("tailrace.config.secrets._pattern", None)
     assert code_of(*arguments) == 0
-    told = " ".join(capsys.readouterr().out.split())
+    output = " ".join(capsys.readouterr().out.split())
     for name, (_, short_help) in commands.COMMANDS.items():
-        assert f"{name} {short_help}" in told
+        assert f"{name} {short_help}" in output
     for code in (
         "0 done",
         "1 a check",
@@ -164,7 +166,7 @@ def test_help_lists_every_command_and_the_exit_codes(
         "70 a bug",
         "130",
     ):
-        assert code in told
+        assert code in output
 
 
 def test_help_imports_no_command_and_nothing_heavy() -> None:

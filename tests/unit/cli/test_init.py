@@ -33,7 +33,7 @@ def snapshot(folder: Path) -> dict[str, str]:
         ("x" * 48, "outbox", "X" * 48 + "_DB_PASSWORD"),
     ],
 )
-def test_what_it_writes_loads(tmp_path: Path, name: str, table: str, variable: str) -> None:
+def test_the_files_load(tmp_path: Path, name: str, table: str, variable: str) -> None:
     assert run(str(tmp_path / "new"), "--name", name, "--table", table) == 0
     pipeline = load_pipeline(tmp_path / "new" / f"{name}.yaml", {variable: "init-s3cret"})
     assert pipeline.name == name
@@ -63,7 +63,7 @@ def test_what_it_writes_loads(tmp_path: Path, name: str, table: str, variable: s
         ("2nd", "Shop.Out'box", "_2ND_DB_PASSWORD"),
     ],
 )
-def test_what_it_writes_for_mongo_loads(tmp_path: Path, name: str, collection: str, variable: str) -> None:
+def test_the_files_for_mongo_load(tmp_path: Path, name: str, collection: str, variable: str) -> None:
     assert run(str(tmp_path), "--name", name, "--mongo", "--collection", collection) == 0
     pipeline = load_pipeline(tmp_path / f"{name}.yaml", {variable: "init-s3cret"})
     assert pipeline.source.mongo is not None
@@ -78,7 +78,7 @@ def test_what_it_writes_for_mongo_loads(tmp_path: Path, name: str, collection: s
     assert not (tmp_path / f"{name}.sql").exists()
 
 
-def test_the_commented_settings_for_mongo_are_settings(tmp_path: Path) -> None:
+def test_the_commented_settings_for_mongo_are_valid(tmp_path: Path) -> None:
     run(str(tmp_path), "--mongo")
     file = tmp_path / "orders.yaml"
     lines = re.sub(r"^( *)# ( *[\w.]+:( .*)?)$", r"\1\2", file.read_text(), flags=re.MULTILINE)
@@ -88,8 +88,8 @@ def test_the_commented_settings_for_mongo_are_settings(tmp_path: Path) -> None:
     assert (pipeline.topics.template, pipeline.outbox.columns.key) == ("{stream}", "entity_id")
 
 
-def test_the_commented_settings_are_settings(tmp_path: Path) -> None:
-    """Whoever takes a comment sign away must get a file that still loads."""
+def test_the_commented_settings_are_valid(tmp_path: Path) -> None:
+    """A user who removes a comment sign must get a file that still loads."""
     run(str(tmp_path))
     file = tmp_path / "orders.yaml"
     lines = re.sub(r"^( *)# ( *[\w.]+:( .*)?)$", r"\1\2", file.read_text(), flags=re.MULTILINE)
@@ -103,17 +103,17 @@ def test_the_commented_settings_are_settings(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("options", "script"), [([], "psql -f "), (["--mongo"], "mongosh -f ")])
-def test_tells_three_next_steps(
+def test_prints_three_next_steps(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], options: list[str], script: str
 ) -> None:
     run(str(tmp_path), *options)
-    told = capsys.readouterr().out
-    assert re.findall(r"^  (\d)\. ", told, flags=re.MULTILINE) == ["1", "2", "3"]
+    output = capsys.readouterr().out
+    assert re.findall(r"^  (\d)\. ", output, flags=re.MULTILINE) == ["1", "2", "3"]
     for part in (script, "ORDERS_DB_PASSWORD", "tailrace check", "tailrace run"):
-        assert part in told
+        assert part in output
 
 
-def test_never_overwrites_unasked(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_overwrites_only_with_force(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "orders.sql").write_text("mine")
     assert run(str(tmp_path)) == 2
     assert snapshot(tmp_path) == {"orders.sql": "mine"}
@@ -146,7 +146,7 @@ def test_a_second_pipeline_in_one_folder(
 
 
 @pytest.mark.parametrize(
-    ("arguments", "told"),
+    ("arguments", "expected"),
     [
         (["--name", "Orders!"], "--name orders"),
         (["--table", "a.b.c"], "schema.table"),
@@ -155,9 +155,11 @@ def test_a_second_pipeline_in_one_folder(
         (["--name", ""], "--name"),
     ],
 )
-def test_refuses_bad_names(tmp_path: Path, capsys: pytest.CaptureFixture[str], arguments: list[str], told: str) -> None:
+def test_refuses_bad_names(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], arguments: list[str], expected: str
+) -> None:
     assert run(str(tmp_path), *arguments) == 2
-    assert told in capsys.readouterr().err
+    assert expected in capsys.readouterr().err
     assert snapshot(tmp_path) == {}
 
 

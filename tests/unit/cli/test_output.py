@@ -32,7 +32,7 @@ def test_a_plain_table_is_aligned() -> None:
     assert out.getvalue().splitlines() == ["Topics", "name    count", "orders  7", "***     -"]
 
 
-def test_an_empty_table_says_so() -> None:
+def test_an_empty_table_prints_none() -> None:
     out = io.StringIO()
     table("Topics", [], out)
     assert out.getvalue() == "Topics: none\n"
@@ -80,7 +80,7 @@ def test_colour_is_for_terminals_without_no_color(monkeypatch: pytest.MonkeyPatc
     assert not has_colour(Terminal())
 
 
-def test_errors_in_three_shapes() -> None:
+def test_errors_plain_coloured_and_as_json() -> None:
     error = SlotMissing(f"no slot {SECRET}", why="it was dropped", remedy="make it")
     plain, coloured, encoded = io.StringIO(), Terminal(), io.StringIO()
     print_error(error, as_json=False, stream=plain)

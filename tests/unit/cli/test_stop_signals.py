@@ -11,7 +11,7 @@ from tailrace.cli.stop_signals import Stop, stoppable
 
 
 def interrupted(stop: Stop, moment: int) -> bool:
-    """Asks, and once more before the line of this number is run, as a signal does; False if there are fewer lines."""
+    """Delivers a second signal before the line of this number runs; returns False if there are fewer lines."""
     lines = 0
 
     def trace(_frame: FrameType, event: str, _given: Any) -> Any:

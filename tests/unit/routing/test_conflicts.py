@@ -74,7 +74,7 @@ def test_two_rules_that_can_match_the_same_event(one: Any, other: Any, example: 
         ({"type": "A", "pipeline": "orders"}, {"type": "A", "pipeline": "billing"}),
     ],
 )
-def test_two_rules_that_cannot(one: Any, other: Any) -> None:
+def test_two_rules_that_cannot_match_the_same_event(one: Any, other: Any) -> None:
     check_rules([spec("a", one), spec("b", other)], ORDERS)
     check_rules([spec("a", one), spec("b", other)], None)
 
@@ -84,7 +84,7 @@ def test_two_rules_of_one_stream_may_overlap() -> None:
     assert "can match" in refused(spec("a", {"type": "A*"}), spec("a", {"aggregate": "order"}, key="k")).what
 
 
-def test_one_last_resort_is_enough() -> None:
+def test_two_catch_all_rules_are_refused() -> None:
     error = refused(spec("a", "*"), spec("b", "*"))
     assert error.what == 'topics/b.yaml:2: match: "*" is given twice, here and in topics/a.yaml:2'
 
@@ -120,18 +120,18 @@ def test_a_rule_that_can_never_win(others: list[Any], last: Any) -> None:
         ([{"aggregate": "order", "type": "*.*"}], {"subject": "order.*"}),
     ],
 )
-def test_a_rule_that_wins_now_and_then(others: list[Any], last: Any) -> None:
+def test_a_rule_that_wins_for_some_events(others: list[Any], last: Any) -> None:
     before = [spec(f"before{number}", match, priority=number + 1) for number, match in enumerate(others)]
     check_rules([*before, spec("alive", last)], ORDERS)
 
 
 def test_a_rule_that_only_several_others_cover_together_is_not_reported() -> None:
-    """It is the documented limit: the first match still wins, and the rule is merely of no use."""
+    """This is the documented limit: the first match still wins, and the rule is only useless."""
     halves = [spec("a", {"type": "[A-M]*"}, priority=1), spec("b", {"type": "[!A-M]*"}, priority=2)]
     check_rules([*halves, spec("dead", {"aggregate": "order"}), spec("rest", "*")], ORDERS)
 
 
-def test_a_subject_with_a_column_of_its_own_is_not_bound_to_the_type() -> None:
+def test_a_subject_from_its_own_column_is_independent_of_the_type() -> None:
     before, after = spec("a", {"subject": "order.*"}, priority=1), spec("b", {"aggregate": "order", "type": "Placed"})
     assert "can never win" in refused(before, after, view=ORDERS).what
     check_rules([before, after], MAPPED)
@@ -142,18 +142,18 @@ def test_a_subject_with_a_column_of_its_own_is_not_bound_to_the_type() -> None:
     assert "column subj 'user.a'" in refused(*apart, view=MAPPED).what
 
 
-def test_a_column_that_plays_a_part_is_that_part() -> None:
+def test_a_mapped_column_is_the_field_it_is_mapped_to() -> None:
     assert "type 'A'" in refused(spec("a", {"type": "A"}), spec("b", {"column": {"type": "A"}}), view=MAPPED).what
 
 
-def test_rules_of_other_pipelines_are_their_concern() -> None:
+def test_rules_of_other_pipelines_are_not_compared() -> None:
     both = [spec("a", {"type": "A", "pipeline": "billing"}), spec("b", {"type": "A", "pipeline": "billing"})]
     check_rules(both, ORDERS)
     assert "can match" in refused(*both, view=View("billing")).what
     assert "can match" in refused(*both, view=None).what
 
 
-def test_a_rule_on_something_that_events_do_not_have() -> None:
+def test_a_rule_on_a_field_that_events_lack_is_refused() -> None:
     rule = spec("a", {"stream": "payments"})
     error = refused(rule)
     assert error.what.startswith("topics/a.yaml:4: match.stream needs a stream column")
@@ -208,7 +208,7 @@ def compiled(matches: list[Any]) -> tuple[list[ComparedRule], list[Router]]:
             document = {"topic": f"t{number}", "match": match, "priority": len(matches) - number}
             specs.append(parse_spec(document, SpecOrigin()))
         except ConfigError:
-            continue  # it takes everything
+            continue  # it matches everything
     return compared_rules(in_order(specs), ORDERS), [Router([one], None, view=ORDERS) for one in specs]
 
 
@@ -236,7 +236,7 @@ def test_overlaps_are_found_exactly(one: Any, other: Any) -> None:
 
 @settings(max_examples=150, deadline=None)
 @given(st.lists(MATCHES, min_size=2, max_size=4))
-def test_a_rule_that_is_called_covered_never_wins(listed: list[Any]) -> None:
+def test_a_rule_reported_as_covered_never_wins(listed: list[Any]) -> None:
     rules, routers = compiled(listed)
     if len(rules) < 2 or not covering(rules[-1], rules[:-1]):
         return

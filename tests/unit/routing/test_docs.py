@@ -24,14 +24,14 @@ def event(type_name: str, aggregate: str, **columns: bytes) -> OutboxEvent:
     return OutboxEvent("e", type_name, aggregate, b"k", None, None, "p", 1, list(columns.items()))
 
 
-def test_one_outbox_into_many(tmp_path: Path) -> None:
+def test_one_outbox_to_many_topics(tmp_path: Path) -> None:
     route = example("One outbox into many streams", tmp_path, View("shop")).route
     assert route(event("PaymentTaken", "payment", tenant=b"eu-1")) == ("shop.payments.eu", "tenant")
     assert route(event("PaymentTaken", "payment", tenant=b"us-1")) == ("shop.payments", None)
     assert route(event("OrderPlaced", "order")) == ("shop.events", None)
 
 
-def test_several_outboxes_into_one(tmp_path: Path) -> None:
+def test_several_outboxes_to_one_topic(tmp_path: Path) -> None:
     orders = example("Several outboxes into one stream", tmp_path, View("orders"))
     billing = Router(load_topics(tmp_path, View("billing")), None, view=View("billing"))
     assert orders.route(event("Moved", "customer")) == billing.route(event("Moved", "customer"))

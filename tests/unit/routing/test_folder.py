@@ -21,7 +21,7 @@ def test_files_are_read_in_the_order_of_their_names(tmp_path: Path) -> None:
     assert specs[1].rule is None
 
 
-def test_one_topic_in_two_files_must_be_one_topic(tmp_path: Path) -> None:
+def test_two_files_about_one_topic_must_agree(tmp_path: Path) -> None:
     (tmp_path / "1.yaml").write_text("topic: a\npartitions: 3\nmatch: {type: A}\n")
     (tmp_path / "2.yaml").write_text("topic: a\npartitions: 3\nmatch: {type: B}\n")
     assert len(load_topics(tmp_path)) == 2
@@ -30,7 +30,7 @@ def test_one_topic_in_two_files_must_be_one_topic(tmp_path: Path) -> None:
         load_topics(tmp_path)
 
 
-def test_lines_are_those_of_the_file(tmp_path: Path) -> None:
+def test_errors_name_the_lines_of_the_file(tmp_path: Path) -> None:
     (tmp_path / "orders.yaml").write_text("topic: a\n\nmatch:\n  type: [Order*]\n  agregate: order\n")
     with pytest.raises(ConfigError, match=r"orders\.yaml:5: match\.agregate is not a field") as caught:
         load_topics(tmp_path)
@@ -46,7 +46,7 @@ def test_rules_that_contradict_each_other_are_refused(tmp_path: Path) -> None:
     assert len(load_topics(tmp_path)) == 2
 
 
-def test_what_only_one_pipeline_would_run_into_is_found_for_that_one(tmp_path: Path) -> None:
+def test_a_conflict_of_one_pipeline_is_reported_for_that_pipeline_only(tmp_path: Path) -> None:
     (tmp_path / "a.yaml").write_text("topic: a\nmatch:\n  subject: user.>\n")
     (tmp_path / "b.yaml").write_text("topic: b\nmatch:\n  aggregate: order\n")
     assert len(load_topics(tmp_path)) == len(load_topics(tmp_path, View("orders"))) == 2
@@ -68,7 +68,7 @@ def test_what_only_one_pipeline_would_run_into_is_found_for_that_one(tmp_path: P
         (b"[" * 10_000, "nested too deeply"),
     ],
 )
-def test_files_that_are_no_specs(tmp_path: Path, text: bytes, says: str) -> None:
+def test_files_that_are_not_specs(tmp_path: Path, text: bytes, says: str) -> None:
     (tmp_path / "a.yaml").write_bytes(text)
     with pytest.raises(ConfigError, match=says) as caught:
         load_topics(tmp_path)

@@ -62,13 +62,13 @@ def test_a_full_spec() -> None:
     assert spec.origin is HERE
 
 
-def test_what_is_left_out_is_the_brokers_default() -> None:
+def test_omitted_fields_use_the_broker_defaults() -> None:
     spec = parse_spec({"topic": "t"}, HERE)
     assert spec == TopicSpec("t", BROKER_DEFAULT, BROKER_DEFAULT, {}, None, "")
     assert spec.name == "t"
 
 
-def test_a_star_takes_what_no_other_rule_takes() -> None:
+def test_a_star_is_tried_after_all_other_rules() -> None:
     assert parse_spec({"topic": "t", "match": "*", "key": "k"}, HERE).rule == Rule(key="k", last=True)
 
 
@@ -79,7 +79,7 @@ def test_a_star_takes_what_no_other_rule_takes() -> None:
         ("2w", "1209600000"), ("forever", "-1"),
     ],
 )  # fmt: skip
-def test_retention_is_said_in_words(given: str, milliseconds: str) -> None:
+def test_retention_accepts_units(given: str, milliseconds: str) -> None:
     assert parse_spec({"topic": "t", "retention": given}, HERE).config == {"retention.ms": milliseconds}
 
 
@@ -155,7 +155,7 @@ def test_errors_name_the_file_the_line_and_the_field(document: Any, says: str) -
         {"type": "*", "aggregate": "*"},
     ],
 )
-def test_a_rule_that_takes_everything_must_say_so(match: dict[str, Any]) -> None:
+def test_a_rule_that_matches_everything_is_refused(match: dict[str, Any]) -> None:
     with pytest.raises(ConfigError, match="matches every event") as caught:
         parse_spec({"topic": "t", "match": match}, HERE)
     assert 'match: "*"' in caught.value.remedy
@@ -171,7 +171,7 @@ def test_a_rule_that_takes_everything_must_say_so(match: dict[str, Any]) -> None
         {"type": "*", "aggregate": "order"},
     ],
 )
-def test_a_rule_that_leaves_something_out_is_fine(match: dict[str, Any]) -> None:
+def test_a_rule_that_excludes_something_is_accepted(match: dict[str, Any]) -> None:
     assert parse_spec({"topic": "t", "match": match}, HERE).rule is not None
 
 

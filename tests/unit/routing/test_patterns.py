@@ -13,7 +13,7 @@ from tailrace.routing.patterns import Pattern, common_text, covers, glob, litera
 
 
 def accepts(pattern: Pattern, text: str) -> bool:
-    """By its pieces alone."""
+    """Matches with the pieces only, without the regular expression."""
     return common_text([pattern.pieces, literal(text).pieces]) == text
 
 
@@ -40,7 +40,7 @@ def accepts(pattern: Pattern, text: str) -> bool:
         ("*\U0001f600", "x\U0001f600", True),
     ],
 )
-def test_shell_patterns_mind_their_case(pattern: str, text: str, matches: bool) -> None:
+def test_shell_patterns_are_case_sensitive(pattern: str, text: str, matches: bool) -> None:
     assert bool(matcher([glob(pattern)])(text)) is matches
     assert accepts(glob(pattern), text) is matches
 
@@ -66,23 +66,23 @@ def test_shell_patterns_mind_their_case(pattern: str, text: str, matches: bool) 
         ("[a]", "[a]", True),
     ],
 )
-def test_subjects_are_made_of_tokens(pattern: str, text: str, matches: bool) -> None:
+def test_subject_patterns_match_tokens(pattern: str, text: str, matches: bool) -> None:
     assert bool(matcher([subject(pattern)])(text)) is matches
     assert accepts(subject(pattern), text) or not matches
 
 
 @pytest.mark.parametrize("text", ["a..b", ".a", "a.", "", "a.>.b", "a*", "a.b>", "**", "a.*b.c"])
-def test_subjects_that_cannot_be_meant(text: str) -> None:
+def test_invalid_subject_patterns_are_refused(text: str) -> None:
     with pytest.raises(ValueError, match=r"token|end"):
         subject(text)
 
 
-def test_a_range_the_wrong_way_round() -> None:
+def test_a_reversed_range_is_refused() -> None:
     with pytest.raises(ValueError, match="empty range z-a"):
         glob("x[z-a]")
 
 
-def test_what_is_known_before_matching() -> None:
+def test_properties_known_before_matching() -> None:
     assert (glob("Order").literal, glob("Order").prefix) == ("Order", "Order")
     assert (glob("Ord*r").literal, glob("Ord*r").prefix) == (None, "Ord")
     assert (glob("[O]r?").literal, glob("[O]r?").prefix) == (None, "Or")

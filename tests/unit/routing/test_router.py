@@ -33,7 +33,7 @@ def topic_of(specs: list[TopicSpec], event: OutboxEvent, view: View = MAPPED) ->
     return Router(specs, "miss", view=view).route(event).topic
 
 
-def test_the_highest_priority_wins_and_the_last_resort_comes_last() -> None:
+def test_the_highest_priority_wins_and_the_catch_all_rule_comes_last() -> None:
     specs = [
         rule("c", "*"),
         rule("b", {"type": "Order*"}),
@@ -43,8 +43,8 @@ def test_the_highest_priority_wins_and_the_last_resort_comes_last() -> None:
     assert [route.route(event(name)).topic for name in ("OrderPlaced", "OrderShipped", "Refund")] == ["a", "b", "c"]
 
 
-def test_no_event_goes_to_a_topic_of_our_own() -> None:
-    """By template or by rule: a record on the offsets topic would be taken for a position."""
+def test_no_event_goes_to_an_internal_topic() -> None:
+    """Neither by template nor by rule: a record on the offsets topic would be read as a position."""
     specs = [rule("offsets", {"type": "Forged"})]
     route = Router(specs, "{aggregate}", reserved=frozenset({"offsets", "letters"}))
     for wrong in (event("Forged"), event("OrderPlaced", "offsets"), event("OrderPlaced", "letters")):
@@ -73,7 +73,7 @@ def test_a_subject_is_aggregate_and_type_unless_it_has_a_column() -> None:
 
 
 def test_the_template_may_take_the_topic_from_the_row() -> None:
-    """The answer is remembered by what was looked at: two events that differ in nothing but the stream."""
+    """The cache key includes the stream: the two events differ in nothing else."""
     route = Router([rule("pay", {"type": "Payment*"})], "{stream}", view=MAPPED).route
     assert [route(event(dest=dest)).topic for dest in (b"a", b"b", b"a")] == ["a", "b", "a"]
     assert route(event("PaymentMade", dest=b"a")).topic == "pay"
@@ -88,7 +88,7 @@ def test_the_stream_may_be_the_events_own_type() -> None:
     assert Router([], "{stream}", view=view).route(event("OrderPlaced")).topic == "OrderPlaced"
 
 
-def test_no_stream_that_a_row_names_leads_to_a_topic_of_our_own() -> None:
+def test_no_stream_of_a_row_leads_to_an_internal_topic() -> None:
     route = Router([], "{stream}", view=MAPPED, reserved=frozenset({"offsets"})).route
     with pytest.raises(Rejected, match="internal topic of Tailrace"):
         route(event(dest=b"offsets"))
@@ -128,7 +128,7 @@ def test_the_key_may_be_another_column() -> None:
     assert route.route(event("C")) == Route("c", None)
 
 
-def test_a_spec_without_a_rule_attracts_nothing() -> None:
+def test_a_spec_without_a_rule_matches_nothing() -> None:
     assert Router([TopicSpec("described")], TEMPLATE).route(event()).topic == "outbox.event.order"
 
 
@@ -147,8 +147,8 @@ def test_an_explanation_names_every_rule_in_the_order_tried() -> None:
         rule("orders", {"aggregate": "order"}, stream="shop"),
         rule("placed", {"type": "*Placed"}, priority=-1),
     ]
-    told = Router(specs, TEMPLATE, view=MAPPED).explain(event(tenant=b"us-1"))
-    assert told == [
+    tried_rules = Router(specs, TEMPLATE, view=MAPPED).explain(event(tenant=b"us-1"))
+    assert tried_rules == [
         Tried("billing", "billing", "billing.yaml:2", 9, False, False, "it is only for pipeline billing and stock"),
         Tried("eu", "eu", "eu.yaml:2", 5, False, False, "column tenant 'us-1' does not match eu-* or uk"),
         Tried("shop", "orders", "orders.yaml:2", 0, True, True, ""),
@@ -164,15 +164,15 @@ def test_an_explanation_names_every_rule_in_the_order_tried() -> None:
             "shop matches; the template is for events without a matching rule",
         ),
     ]
-    told = Router(specs[1:2], TEMPLATE, view=MAPPED).explain(event())
-    assert [(tried.wins, tried.why) for tried in told] == [
+    tried_rules = Router(specs[1:2], TEMPLATE, view=MAPPED).explain(event())
+    assert [(tried.wins, tried.why) for tried in tried_rules] == [
         (False, "column tenant is NULL or missing, expected eu-* or uk"),
         (True, ""),
     ]
 
 
 @pytest.mark.parametrize("by", ["type", "column"])
-def test_the_memory_of_answers_is_bounded_and_used(monkeypatch: pytest.MonkeyPatch, by: str) -> None:
+def test_the_route_cache_is_used_and_limited(monkeypatch: pytest.MonkeyPatch, by: str) -> None:
     monkeypatch.setattr(router, "CACHED_ROUTES", 10)
     specs = [rule("hit", {"column": {"t": "*9"}})] if by == "column" else []
     route = Router(specs, "{type}")
@@ -184,7 +184,7 @@ def test_the_memory_of_answers_is_bounded_and_used(monkeypatch: pytest.MonkeyPat
     assert route.route(event("T99")) is route.route(event("T99"))
 
 
-def test_a_large_value_is_not_remembered() -> None:
+def test_a_large_value_is_not_cached() -> None:
     route = Router([rule("hit", {"column": {"t": "a*"}})], "miss")
     assert route.route(event(t=b"a" * 10_000)).topic == "hit"
     assert route._cache == {}

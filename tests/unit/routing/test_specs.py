@@ -5,7 +5,7 @@ from __future__ import annotations
 from tailrace.routing.specs import Rule, SpecOrigin, TopicSpec, in_order
 
 
-def test_rules_are_tried_by_priority_and_the_last_resort_last() -> None:
+def test_rules_are_tried_by_priority_and_the_catch_all_rule_last() -> None:
     specs = [
         TopicSpec("rest", rule=Rule(last=True)),
         TopicSpec("described"),

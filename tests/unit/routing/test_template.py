@@ -34,7 +34,7 @@ def test_a_template_may_be_the_stream_that_the_event_names() -> None:
 
 
 @pytest.mark.parametrize("stream", ["", "a b", "a/b", "..", "__consumer_offsets", "x" * 250])
-def test_a_stream_that_is_no_topics_name_rejects_the_event(stream: str) -> None:
+def test_a_stream_that_is_not_a_topic_name_rejects_the_event(stream: str) -> None:
     with pytest.raises(Rejected) as caught:
         Template("{stream}").topic("order", "OrderPlaced", stream)
     assert caught.value.reason is Reason.PERMANENT_FAILURE

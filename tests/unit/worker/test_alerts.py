@@ -37,12 +37,12 @@ from tailrace.worker.webhook import CallOutcome, WebhookCaller, WebhookOptions
 
 INVALID, POISON = "schema_validation_failed", "poison_message"
 SECRET = "Bearer hunter2-xyz"
-SLACK = 15.0  # what a loaded machine may add to a bound
+SLACK = 15.0  # what a busy machine may add to a limit
 A, B = (INVALID, "A"), (INVALID, "B")
 
 
 class HandClock:
-    """Stands still until it is moved. Whoever waits looks at it again and again, so that no move is missed."""
+    """A clock that only the test moves. A waiting thread reads it again and again, so that it misses no move."""
 
     def __init__(self) -> None:
         self.now = 1000.0
@@ -54,16 +54,16 @@ class HandClock:
     def wall(self) -> float:
         return 1_700_000_000 + self.now
 
-    def wait(self, bell: threading.Condition, _seconds: float | None) -> None:
+    def wait(self, changed: threading.Condition, _seconds: float | None) -> None:
         self.looks += 1
-        bell.wait(0.005)
+        changed.wait(0.005)
 
     def move(self, seconds: float) -> None:
         self.now += seconds
         self.settle()
 
     def settle(self) -> None:
-        """Until the thread has nothing left to do: it waits only then, and one wait may have begun before."""
+        """Returns when the thread has nothing left to do: it waits only then, and one wait may have begun before."""
         seen = self.looks
         wait_until(lambda: self.looks >= seen + 2, what="nothing left to do")
 
@@ -72,10 +72,10 @@ Answering = Callable[[BaseHTTPRequestHandler, dict[str, Any]], None]
 
 
 class Hook:
-    """A server that notes what it is told, and answers as a test likes."""
+    """A webhook that records the calls and answers as the test wants."""
 
     def __init__(self, clock: HandClock, *, port: int = 0, tls: ssl.SSLContext | None = None) -> None:
-        self.told: list[dict[str, Any]] = []
+        self.calls: list[dict[str, Any]] = []
         self.times: list[float] = []
         self.paths: list[str] = []
         self.headers: list[dict[str, str]] = []
@@ -89,7 +89,7 @@ class Hook:
                 hook.times.append(clock.monotonic() - 1000)
                 hook.paths.append(self.path)
                 hook.headers.append(dict(self.headers))
-                hook.told.append(body)
+                hook.calls.append(body)
                 hook.answer(self, body)
 
             def do_GET(self) -> None:
@@ -100,7 +100,7 @@ class Hook:
 
         class Server(ThreadingHTTPServer):
             def handle_error(self, *_: object) -> None:
-                pass  # callers hang up on servers that take too long: that is what is tested
+                pass  # callers hang up on a server that takes too long
 
         self._server = Server(("127.0.0.1", port), Handler)
         if tls:
@@ -117,7 +117,7 @@ class Hook:
         self._server.server_close()
 
     def counts(self, type_name: str = "A") -> list[int]:
-        return [told["count"] for told in self.told if told["type"] == type_name]
+        return [call["count"] for call in self.calls if call["type"] == type_name]
 
 
 def status(code: int, **headers: str) -> Answering:
@@ -139,7 +139,7 @@ def hang(hook: Hook) -> Answering:
 
 
 def drip(hook: Hook) -> Answering:
-    """A byte now and then: no single step ever takes long."""
+    """Sends a byte now and then: no single read ever takes long."""
 
     def answer(handler: BaseHTTPRequestHandler, _: dict[str, Any]) -> None:
         handler.wfile.write(b"HTTP/1.1 200 OK\r\nX-Slow: ")
@@ -165,7 +165,7 @@ Start = Callable[..., Alerts]
 
 @pytest.fixture
 def start(clock: HandClock, caplog: pytest.LogCaptureFixture) -> Iterator[Start]:
-    """Notices to a port of this machine, or only to the log."""
+    """Starts alerts that call a local port, or that are only logged."""
     caplog.set_level(logging.DEBUG, "tailrace")
     started: list[Alerts] = []
 
@@ -188,7 +188,7 @@ def lines(caplog: pytest.LogCaptureFixture, event: str = "dead-lettered") -> lis
 
 
 class TestAlertCounter:
-    def test_what_is_new_is_due_at_once_then_rests_and_is_summed(self) -> None:
+    def test_a_new_pair_is_due_at_once_and_later_ones_as_a_sum_per_interval(self) -> None:
         counter = AlertCounter(60)
         assert counter.add(A, 2, at=10)
         assert counter.take(100) == [Alert(*A, 2, 10, 10)]
@@ -198,7 +198,7 @@ class TestAlertCounter:
         assert counter.take(159.9) == []
         assert counter.take(160) == [Alert(*A, 4, 11, 12)]
 
-    def test_a_pair_that_was_quiet_is_forgotten_and_new_again(self) -> None:
+    def test_a_pair_without_dead_letters_is_removed_and_then_new_again(self) -> None:
         counter = AlertCounter(60)
         counter.add(A, 1, at=0)
         counter.take(0)
@@ -206,7 +206,7 @@ class TestAlertCounter:
         assert counter.next_due() == float("inf")
         assert counter.add(A, 1, at=61)
 
-    def test_letters_counted_during_a_report_are_reported_next(self) -> None:
+    def test_dead_letters_counted_during_a_report_are_in_the_next_one(self) -> None:
         counter = AlertCounter(60)
         counter.add(A, 1, at=0)
         alert = counter.due(0)
@@ -226,27 +226,27 @@ class TestAlertCounter:
         assert counter.take(0) == [Alert(*B, 1, 0, 0), first]
 
     @given(st.lists(st.tuples(st.sampled_from([INVALID, POISON]), st.integers(0, 400), st.integers(1, 5))))
-    def test_the_total_is_right_and_the_pairs_are_bounded(self, letters: list[tuple[str, int, int]]) -> None:
-        counter, told = AlertCounter(60), []
+    def test_the_total_is_correct_and_the_number_of_pairs_limited(self, letters: list[tuple[str, int, int]]) -> None:
+        counter, alerts = AlertCounter(60), []
         for at, (reason, number, count) in enumerate(letters):
             counter.add((reason, f"T{number}"), count, at)
             if at % 7 == 0:
-                told += counter.take(at)
-        told += counter.take(float("inf"))
+                alerts += counter.take(at)
+        alerts += counter.take(float("inf"))
         for reason in (INVALID, POISON):
-            assert sum(n.dead_letters for n in told if n.reason == reason) == sum(
+            assert sum(n.dead_letters for n in alerts if n.reason == reason) == sum(
                 c for r, _, c in letters if r == reason
             )
         assert len(counter._pairs) <= MAX_PAIRS + 2
         assert counter.unreported() == 0
 
 
-class TestTelling:
+class TestReporting:
     def test_a_new_pair_is_reported_at_once(self, start: Start, hook: Hook, clock: HandClock) -> None:
         start(hook.port).dead_lettered(INVALID, "OrderPlaced", 3)
-        wait_until(lambda: hook.told)
+        wait_until(lambda: hook.calls)
         at = datetime.fromtimestamp(clock.wall(), UTC).isoformat(timespec="milliseconds")
-        assert hook.told == [
+        assert hook.calls == [
             {
                 "pipeline": "orders",
                 "reason": INVALID,
@@ -263,7 +263,7 @@ class TestTelling:
         assert hook.headers[0]["Content-Type"] == "application/json"
         assert hook.headers[0]["Host"] == f"127.0.0.1:{hook.port}"
 
-    def test_then_once_in_an_interval_with_the_sum_in_the_log_and_by_the_webhook(
+    def test_further_dead_letters_are_reported_as_a_sum_once_per_interval(
         self, start: Start, hook: Hook, clock: HandClock, caplog: pytest.LogCaptureFixture
     ) -> None:
         alerts = start(hook.port, interval=30)
@@ -277,20 +277,20 @@ class TestTelling:
         clock.move(0.1)
         clock.move(300)
         assert hook.counts() == [1, 10]
-        assert hook.told[1]["since"] < hook.told[1]["until"]
+        assert hook.calls[1]["since"] < hook.calls[1]["until"]
         assert [line["dead_letters"] for line in lines(caplog)] == [1, 10]
 
-    def test_pairs_differ_by_reason_and_by_type(self, start: Start, hook: Hook, clock: HandClock) -> None:
+    def test_each_reason_and_type_is_reported_separately(self, start: Start, hook: Hook, clock: HandClock) -> None:
         alerts = start(hook.port)
         for pair in ((INVALID, "A"), (POISON, "A"), (INVALID, "B"), (INVALID, "A")):
             alerts.dead_lettered(*pair)
         clock.settle()
         clock.move(60)
-        found = sorted((told["reason"], told["type"]) for told in hook.told)
+        found = sorted((call["reason"], call["type"]) for call in hook.calls)
         assert set(found) == {(INVALID, "A"), (INVALID, "B"), (POISON, "A")}
-        assert sum(told["count"] for told in hook.told) == 4
+        assert sum(call["count"] for call in hook.calls) == 4
 
-    def test_without_a_webhook_there_is_the_log(
+    def test_without_a_webhook_alerts_are_logged(
         self, start: Start, clock: HandClock, caplog: pytest.LogCaptureFixture
     ) -> None:
         start(None).dead_lettered(INVALID, "OrderPlaced")
@@ -306,24 +306,24 @@ class TestTelling:
         }
         assert caplog.records[0].levelno == logging.WARNING
 
-    def test_a_name_can_neither_write_to_a_terminal_nor_run_in_a_shell(
+    def test_a_type_name_cannot_control_a_terminal_or_run_in_a_shell(
         self, start: Start, hook: Hook, clock: HandClock, caplog: pytest.LogCaptureFixture
     ) -> None:
         start(hook.port).dead_lettered(INVALID, "*\x1b[2J\r\n'; rm -rf $HOME #")
         clock.settle()
         assert lines(caplog)[0]["type"] == "*�[2J��'; rm -rf $HOME #"
-        option, pattern = shlex.split(hook.told[0]["hint"])[-2:]
+        option, pattern = shlex.split(hook.calls[0]["hint"])[-2:]
         assert option == "--type"
-        assert fnmatchcase(hook.told[0]["type"], pattern)
-        assert not fnmatchcase("x" + hook.told[0]["type"], pattern)
+        assert fnmatchcase(hook.calls[0]["type"], pattern)
+        assert not fnmatchcase("x" + hook.calls[0]["type"], pattern)
 
-    def test_an_endless_name_is_cut(self, start: Start, hook: Hook, clock: HandClock) -> None:
+    def test_a_long_type_name_is_cut(self, start: Start, hook: Hook, clock: HandClock) -> None:
         start(hook.port).dead_lettered(INVALID, "x" * 1_000_000)
         clock.settle()
-        assert hook.told[0]["type"] == "x" * (LONGEST_TYPE - 1) + "…"
-        assert "--type" not in hook.told[0]["hint"]
+        assert hook.calls[0]["type"] == "x" * (LONGEST_TYPE - 1) + "…"
+        assert "--type" not in hook.calls[0]["hint"]
 
-    def test_a_hundred_thousand_types_take_no_memory_and_the_total_is_right(
+    def test_a_hundred_thousand_types_need_little_memory_and_the_total_is_correct(
         self, start: Start, hook: Hook, clock: HandClock, caplog: pytest.LogCaptureFixture
     ) -> None:
         hook.answer = status(500)
@@ -340,17 +340,17 @@ class TestTelling:
         finally:
             tracemalloc.stop()
         assert grown < 100_000
-        hook.answer, failed = status(204), len(hook.told)
+        hook.answer, failed = status(204), len(hook.calls)
         clock.move(60)
-        assert sum(told["count"] for told in hook.told[failed:]) == 100_000
-        (rest,) = [told for told in hook.told if told["type"] == OTHER]
+        assert sum(call["count"] for call in hook.calls[failed:]) == 100_000
+        (rest,) = [call for call in hook.calls if call["type"] == OTHER]
         assert "--type" not in rest["hint"]
         assert sum(line["dead_letters"] for line in lines(caplog)) == 100_000
 
 
-class TestTrouble:
+class TestFailingWebhook:
     @pytest.mark.parametrize("code", [500, 503, 408, 429, 599])
-    def test_what_may_pass_is_tried_again_with_growing_delays_and_the_sum(
+    def test_a_failed_call_is_retried_with_growing_delays_and_the_sum(
         self, code: int, start: Start, hook: Hook, clock: HandClock, caplog: pytest.LogCaptureFixture
     ) -> None:
         hook.answer = status(code)
@@ -371,7 +371,7 @@ class TestTrouble:
         assert not lines(caplog, "webhook missed alerts")
 
     @pytest.mark.parametrize("code", [400, 401, 404, 410, 301, 302, 303, 307, 308])
-    def test_a_refusal_is_not_tried_again_and_said_once(
+    def test_a_refused_call_is_not_retried_and_logged_once(
         self, code: int, start: Start, hook: Hook, clock: HandClock, caplog: pytest.LogCaptureFixture
     ) -> None:
         hook.answer = status(code, Location=f"http://127.0.0.1:{hook.port}/elsewhere")
@@ -405,7 +405,7 @@ class TestTrouble:
     def test_an_alert_that_always_fails_does_not_delay_the_others(
         self, start: Start, hook: Hook, clock: HandClock
     ) -> None:
-        hook.answer = lambda handler, told: status(500 if told["type"] == "A" else 204)(handler, told)
+        hook.answer = lambda handler, call: status(500 if call["type"] == "A" else 204)(handler, call)
         alerts = start(hook.port)
         alerts.dead_lettered(*A)
         clock.settle()
@@ -447,14 +447,14 @@ class TestTrouble:
         assert hook.counts() == [1, 1]
 
     @pytest.mark.parametrize("behaviour", [hang, drip], ids=["hangs", "drips"])
-    def test_a_call_is_over_in_time(self, behaviour: Callable[[Hook], Answering], hook: Hook) -> None:
+    def test_a_slow_call_is_aborted_in_time(self, behaviour: Callable[[Hook], Answering], hook: Hook) -> None:
         hook.answer = behaviour(hook)
         began = time.monotonic()
         answer = WebhookCaller(WebhookOptions(f"http://127.0.0.1:{hook.port}/", timeout=0.3)).post(b"{}", 60)
         assert answer == (CallOutcome.FAILED, "no answer within 0.3 s")
         assert 0.3 <= time.monotonic() - began < SLACK
 
-    def test_an_answer_counts_before_its_body_is_through(self, hook: Hook) -> None:
+    def test_a_response_counts_before_its_body_is_complete(self, hook: Hook) -> None:
         def answer(handler: BaseHTTPRequestHandler, _: dict[str, Any]) -> None:
             handler.wfile.write(b"HTTP/1.1 200 OK\r\nContent-Length: 1000000000\r\n\r\nx")
             hook.released.wait(60)
@@ -477,7 +477,7 @@ class TestCertificates:
         with Hook(clock, tls=context) as hook:
             yield hook, file, request.param
 
-    def test_only_one_that_is_trusted_and_for_this_host_is_accepted(
+    def test_only_a_trusted_certificate_of_this_host_is_accepted(
         self, secured: tuple[Hook, Path, str], monkeypatch: pytest.MonkeyPatch
     ) -> None:
         hook, file, address = secured
@@ -485,16 +485,16 @@ class TestCertificates:
         outcome, detail = WebhookCaller(options).post(b"{}", SLACK)
         assert outcome is CallOutcome.FAILED
         assert detail.startswith("its certificate is not accepted: ")
-        assert hook.told == []
+        assert hook.calls == []
         monkeypatch.setenv("SSL_CERT_FILE", str(file))
         outcome, detail = WebhookCaller(options).post(b"{}", SLACK)
         if address == "127.0.0.1":
-            assert (outcome, len(hook.told)) == (CallOutcome.DELIVERED, 1)
+            assert (outcome, len(hook.calls)) == (CallOutcome.DELIVERED, 1)
         else:
-            assert (outcome, hook.told) == (CallOutcome.FAILED, [])
+            assert (outcome, hook.calls) == (CallOutcome.FAILED, [])
             assert "not valid for '127.0.0.1'" in detail
 
-    def test_a_server_that_never_shakes_hands_is_given_up_in_time(self) -> None:
+    def test_a_server_without_a_tls_handshake_is_given_up_in_time(self) -> None:
         with socket.create_server(("127.0.0.1", 0)) as silent:
             options = WebhookOptions(f"https://127.0.0.1:{silent.getsockname()[1]}/", timeout=0.3)
             began = time.monotonic()
@@ -504,7 +504,7 @@ class TestCertificates:
 
 
 class TestClosing:
-    def test_closing_writes_and_sends_what_is_left(
+    def test_closing_logs_and_sends_the_remaining_alerts(
         self, start: Start, hook: Hook, clock: HandClock, caplog: pytest.LogCaptureFixture
     ) -> None:
         alerts = start(hook.port)
@@ -528,7 +528,7 @@ class TestClosing:
         hook.answer = behaviour(hook)
         alerts = start(hook.port, timeout=60)
         alerts.dead_lettered(*A, 2)
-        wait_until(lambda: hook.told)
+        wait_until(lambda: hook.calls)
         alerts.dead_lettered(*B, 3)
         began = time.monotonic()
         alerts.close(0.2)
@@ -544,10 +544,10 @@ class TestClosing:
         alerts.dead_lettered(*A)
         clock.settle()
         alerts.close(SLACK)
-        assert len(hook.told) == 2
+        assert len(hook.calls) == 2
         alerts.close(SLACK)
         assert [line["dead_letters"] for line in lines(caplog, "webhook missed alerts")] == [1]
-        assert len(hook.told) == 2
+        assert len(hook.calls) == 2
 
 
 class TestOptions:
@@ -570,23 +570,23 @@ class TestOptions:
             "http://[::1/",
         ],
     )
-    def test_an_address_that_cannot_be_used_is_refused_and_not_repeated(self, url: str) -> None:
+    def test_an_invalid_address_is_refused_without_showing_it(self, url: str) -> None:
         with pytest.raises(ConfigError) as refused:
             WebhookOptions(url)
         assert "hunter2" not in str(refused.value)
 
     @pytest.mark.parametrize("name", ["", "Two Words", "X:", "Host", "content-length", "Content-Type", "Ünï"])
-    def test_a_header_that_is_none_or_ours_is_refused(self, name: str) -> None:
+    def test_an_invalid_or_reserved_header_is_refused(self, name: str) -> None:
         with pytest.raises(ConfigError, match="cannot be sent"):
             WebhookOptions("https://hooks.example.org", {name: "x"})
 
     @pytest.mark.parametrize("value", ["hunter2\n", "hunter2\r\nX: y", "hunter2\x00", "hunter2…"])
-    def test_a_value_that_cannot_be_sent_is_refused_and_not_repeated(self, value: str) -> None:
+    def test_an_invalid_header_value_is_refused_without_showing_it(self, value: str) -> None:
         with pytest.raises(ConfigError, match="Authorization") as refused:
             WebhookOptions("https://hooks.example.org", {"Authorization": value})
         assert "hunter2" not in str(refused.value)
 
-    def test_printing_them_shows_no_secret(self) -> None:
+    def test_printed_options_show_no_secret(self) -> None:
         options = WebhookOptions("https://hooks.example.org:8443/services/T0KEN?sig=x", {"Authorization": SECRET})
         assert "hunter2" not in repr(options)
         assert "T0KEN" not in repr(options)
@@ -594,7 +594,7 @@ class TestOptions:
 
 
 def certificate(folder: Path, address: str) -> Path:
-    """A key and a certificate for an address, signed by itself, in one file."""
+    """Creates a key and a self-signed certificate for an address, in one file."""
     key = ec.generate_private_key(ec.SECP256R1())
     name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "hook")])
     today = datetime.now(UTC)

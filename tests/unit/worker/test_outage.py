@@ -11,8 +11,8 @@ HOUR = 3600.0
 SHORT = 0.05
 
 
-def saying(*answers: bool) -> tuple[Probe, Callable[[], int]]:
-    """A server that answers so, the last one from then on; and how often it was asked."""
+def probe_with(*answers: bool) -> tuple[Probe, Callable[[], int]]:
+    """Returns a probe with these answers, the last one repeated, and a function that counts its calls."""
     asked: list[bool] = []
 
     def next_answer() -> bool:
@@ -23,20 +23,20 @@ def saying(*answers: bool) -> tuple[Probe, Callable[[], int]]:
 
 
 def test_a_server_that_comes_back_ends_the_wait() -> None:
-    probe, asked = saying(False, False, True)
+    probe, asked = probe_with(False, False, True)
     assert ServerOutage(every=0.01).wait(HOUR, threading.Event(), probe)
     assert asked() == 3
 
 
-def test_a_server_that_answers_all_the_time_does_not() -> None:
-    probe, asked = saying(True)
+def test_a_server_that_always_answered_does_not_end_the_wait() -> None:
+    probe, asked = probe_with(True)
     assert not ServerOutage(every=0.01).wait(SHORT, threading.Event(), probe)
     assert asked() > 0
 
 
-def test_silence_is_remembered_from_wait_to_wait_until_the_outage_ends() -> None:
-    silent, _ = saying(False)
-    speaking, _ = saying(True)
+def test_an_unavailable_server_is_remembered_across_waits_until_the_outage_ends() -> None:
+    silent, _ = probe_with(False)
+    speaking, _ = probe_with(True)
     outage = ServerOutage(every=0.01)
     assert not outage.wait(SHORT, threading.Event(), silent)
     assert not outage.wait(SHORT, threading.Event(), speaking._replace(server="postgres"))
@@ -58,7 +58,7 @@ def test_a_stop_does_not_wait_for_a_probe_that_hangs() -> None:
     hangs.set()
 
 
-def test_without_a_probe_it_is_a_plain_wait() -> None:
+def test_without_a_probe_the_wait_takes_its_whole_time() -> None:
     stopped = threading.Event()
     stopped.set()
     assert not ServerOutage().wait(HOUR, stopped, None)

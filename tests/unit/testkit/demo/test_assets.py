@@ -39,13 +39,13 @@ def test_there_is_a_rule_for_each_service(services: list[Service]) -> None:
         assert f"topic: {service.topic}\n" in (example_folder("topics") / f"{service.NAME}.yaml").read_text()
 
 
-def test_the_schemas_are_usable() -> None:
+def test_the_schemas_load() -> None:
     load_folder(example_folder("schemas"))
     for file in example_folder("schemas").glob("*/1.json"):
         assert json.loads(file.read_text())["title"] == file.parent.name
 
 
-def test_the_pipeline_files_are_read_as_meant(
+def test_the_pipeline_files_load_with_the_intended_settings(
     services: list[Service], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(KafkaBroker, "bootstrap", "127.0.0.1:9092")
@@ -67,6 +67,6 @@ def test_the_pipeline_files_are_read_as_meant(
     assert settings["users"].outbox.layout == "document"
 
 
-def test_an_address_as_people_paste_it() -> None:
+def test_the_address_is_shown_as_a_url() -> None:
     url = orders.as_url("host=127.0.0.1 port=5433 user=postgres password='a/b c' dbname=shop")
     assert url == "postgresql://postgres:a%2Fb%20c@127.0.0.1:5433/shop"

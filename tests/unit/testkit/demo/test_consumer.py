@@ -13,18 +13,18 @@ def test_percentiles_are_nearest_ranks(share: float, expected: float) -> None:
     assert percentile([float(value) for value in range(100, 0, -1)], share) == expected
 
 
-def test_nothing_measured_is_nothing() -> None:
+def test_without_events_all_values_are_zero() -> None:
     assert percentile([], 0.5) == 0.0
     latency = measure([], [Downtime(1, 2)])
     assert (latency.steady_events, latency.p99_ms, latency.longest_ms) == (0, 0.0, 0.0)
 
 
-def test_events_that_met_a_restart_are_counted_apart_and_are_the_longest() -> None:
+def test_events_that_overlap_a_restart_are_counted_separately() -> None:
     deliveries = [
         Delivery(100, 110.0),  # before the kill
-        Delivery(995, 2150.0),  # on its way when the kill came
-        Delivery(1500, 2160.0),  # committed while nothing ran
-        Delivery(2100, 2180.0),  # after the restart, behind what had piled up: the restart ends here
+        Delivery(995, 2150.0),  # being published at the kill
+        Delivery(1500, 2160.0),  # committed while the connector was down
+        Delivery(2100, 2180.0),  # first event committed after the restart: the restart ends with its arrival
         Delivery(2170, 2190.0),  # committed before that end
         Delivery(3000, 3030.0),
     ]
@@ -34,6 +34,6 @@ def test_events_that_met_a_restart_are_counted_apart_and_are_the_longest() -> No
     assert latency.longest_ms == 1155.0
 
 
-def test_a_restart_that_nothing_followed_never_ends() -> None:
+def test_a_restart_without_later_events_has_no_end() -> None:
     latency = measure([Delivery(10, 20.0), Delivery(200, 300.0)], [Downtime(100, 250)])
     assert (latency.steady_events, latency.restart_events) == (1, 1)

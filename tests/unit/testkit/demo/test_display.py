@@ -1,4 +1,4 @@
-"""The shows: plain lines that stay few, and a terminal that is drawn without an error."""
+"""The displays of the demo: a few plain lines, or a live display on a terminal."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from tailrace.testkit.demo.process import Downtime
 from tailrace.testkit.demo.report import DemoReport, ProjectionResult, Result
 from tailrace.testkit.oracle import OracleVerdict, check_projection
 
-ARRIVALS = [
+EVENTS = [
     ReceivedEvent("shop.orders/0@1", "order-1", "OrderPlaced", "revision 1, 9.5 EUR", False, 12.0, 1.0),
     ReceivedEvent("users.dead-letters/0@0", "user-2", "UserRegistered", "schema validation failed", True, 9.0, 2.0),
 ]
-STANDINGS = [
+PIPELINES = [
     display.PipelineStatus("orders", "running", 1200, 30, 1100, 20, 11.0),
     display.PipelineStatus("users", "restarting", 900, 31, 800, 19, 12.0),
 ]
 PROJECTIONS = [display.ProjectionStatus("order_summary", "running", 1050)]
-FRAME = display.Frame(1.0, 15.0, STANDINGS, PROJECTIONS, ARRIVALS)
+FRAME = display.Frame(1.0, 15.0, PIPELINES, PROJECTIONS, EVENTS)
 LATENCY = Latency(9, 1, 8, 20, 1400)
 ORDERS = Result("orders", "Postgres", OracleVerdict(committed=1120, published=1100), LATENCY, [Downtime(0, 900)])
 USERS = Result("users", "MongoDB", OracleVerdict(committed=80, published=70), LATENCY, [Downtime(0, 1800)])
@@ -45,7 +45,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     return clock
 
 
-def test_plain_lines_are_few(clock: Clock) -> None:
+def test_plain_lines_are_limited(clock: Clock) -> None:
     out = io.StringIO()
     plain = display.display_for(out)
     made = []
@@ -60,7 +60,7 @@ def test_plain_lines_are_few(clock: Clock) -> None:
     assert len(made) == 3
     lines = out.getvalue().splitlines()
     # The events are shown once: they did not change.
-    assert len(lines) == 3 * (len(STANDINGS) + len(PROJECTIONS)) + 2
+    assert len(lines) == 3 * (len(PIPELINES) + len(PROJECTIONS)) + 2
     assert "orders  committed  1,200" in lines[0]
     assert "users   committed    900" in lines[1]
     assert lines[1].endswith("connector restarting")
@@ -68,7 +68,7 @@ def test_plain_lines_are_few(clock: Clock) -> None:
     assert "order-1  OrderPlaced  revision 1, 9.5 EUR" in lines[3]
 
 
-def test_a_long_step_is_told_once_and_then_every_few_seconds(clock: Clock) -> None:
+def test_a_long_step_is_shown_once_and_then_every_few_seconds(clock: Clock) -> None:
     out = io.StringIO()
     plain = display.display_for(out)
     for second in range(12):
@@ -106,7 +106,7 @@ def test_plain_verdict() -> None:
     assert text.endswith(f"\n\n{REPORT.meaning()}\ncopy me\n")
 
 
-def test_the_terminal_shows_the_same() -> None:
+def test_the_live_display_shows_the_same() -> None:
     class Terminal(io.StringIO):
         def isatty(self) -> bool:
             return True
@@ -135,7 +135,7 @@ def test_the_terminal_shows_the_same() -> None:
         assert text in out.getvalue()
 
 
-def test_rich_is_for_terminals_only() -> None:
+def test_rich_is_imported_for_terminals_only() -> None:
     code = """
 import io, sys
 from tailrace.testkit.demo.display import display_for

@@ -43,7 +43,7 @@ def test_a_failure_does_not_wait_for_the_other_servers(monkeypatch: pytest.Monke
     servers.close()
 
 
-def test_an_installation_without_faust_does_without(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_faust_there_is_no_projection(monkeypatch: pytest.MonkeyPatch) -> None:
     with closing(DemoEnvironment()) as environment:
         assert [projection.NAME for projection in environment.projections] == ["order_summary"]
     monkeypatch.setitem(sys.modules, "aiokafka", None)
@@ -51,7 +51,7 @@ def test_an_installation_without_faust_does_without(monkeypatch: pytest.MonkeyPa
         assert environment.projections == []
 
 
-def test_a_machine_without_a_mongodb_does_without(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_mongodb_there_is_no_users_service(monkeypatch: pytest.MonkeyPatch) -> None:
     def absent() -> None:
         raise StackError("the wheel is not installed")
 

@@ -1,4 +1,4 @@
-"""The report: what the oracle finds decides the exit code, the words and the JSON."""
+"""The report: the verdicts of the oracle determine the exit code, the text and the JSON."""
 
 from __future__ import annotations
 
@@ -25,19 +25,19 @@ WRITTEN = [
     WrittenEvent("b1", "b", 1, False, WriteOutcome.COMMITTED),
     WrittenEvent("b2", "b", 2, True, WriteOutcome.ROLLED_BACK),
 ]
-LETTERS = [ConsumedRecord("b1", "b", "letters", 0, 0)]
+DEAD_LETTERS = [ConsumedRecord("b1", "b", "dead-letters", 0, 0)]
 APPLIED = {"a": ["a1", "a2"]}
 
 
-def seen(*events: str) -> list[ConsumedRecord]:
+def records(*events: str) -> list[ConsumedRecord]:
     return [ConsumedRecord(event, event[0], "orders", 0, offset) for offset, event in enumerate(events)]
 
 
 def report_on(verdict: OracleVerdict, applied: Histories = APPLIED) -> DemoReport:
-    """The verdict is on the users; the orders are in order. `applied` is what the projection of the orders holds."""
+    """Returns a report with this verdict on the users, no errors in the orders, and `applied` in the projection."""
     latency = Latency(90, 10, 8.0, 21.04, 1400.0)
     downtimes = [Downtime(0, 1100), Downtime(5000, 5900)]
-    fine = check_delivery(WRITTEN, seen("a1", "a2"), LETTERS)
+    fine = check_delivery(WRITTEN, records("a1", "a2"), DEAD_LETTERS)
     results = [
         Result("orders", "Postgres", fine, latency, downtimes),
         Result("users", "MongoDB", verdict, latency, downtimes),
@@ -46,8 +46,8 @@ def report_on(verdict: OracleVerdict, applied: Histories = APPLIED) -> DemoRepor
     return DemoReport(results, [summary], 7, 15.0)
 
 
-def test_all_well() -> None:
-    report = report_on(check_delivery(WRITTEN, seen("a1", "a2"), LETTERS))
+def test_a_report_without_errors() -> None:
+    report = report_on(check_delivery(WRITTEN, records("a1", "a2"), DEAD_LETTERS))
     assert report.exit_code == 0
     assert report.meaning().startswith("Exactly once and in order, with each connector killed twice")
     reported = json.loads(json.dumps(report.as_json()))
@@ -69,8 +69,8 @@ def test_all_well() -> None:
     assert report.meaning().endswith("The projection order_summary, killed once, applied each event exactly once.")
 
 
-def test_a_column_for_each_pipeline_and_one_for_all() -> None:
-    report = report_on(check_delivery(WRITTEN, seen("a1"), LETTERS))
+def test_each_pipeline_has_a_column_and_there_is_a_total() -> None:
+    report = report_on(check_delivery(WRITTEN, records("a1"), DEAD_LETTERS))
     rows = {row.label: row for _, part in report.sections() for row in part}
     assert report.columns == ["Postgres", "MongoDB", "total"]
     assert rows["on Kafka"].values == ["2", "1", "3"]
@@ -86,8 +86,8 @@ def test_a_column_for_each_pipeline_and_one_for_all() -> None:
     assert all(len(row.values) == 1 for _, part in alone.sections() for row in part)
 
 
-def test_without_a_projection_nothing_is_said_of_one() -> None:
-    whole = report_on(check_delivery(WRITTEN, seen("a1", "a2"), LETTERS))
+def test_a_report_without_a_projection_does_not_mention_one() -> None:
+    whole = report_on(check_delivery(WRITTEN, records("a1", "a2"), DEAD_LETTERS))
     report = DemoReport(whole.results, [], 7, 15.0)
     assert report.exit_code == 0
     assert report.as_json()["projections"] == {}
@@ -96,32 +96,32 @@ def test_without_a_projection_nothing_is_said_of_one() -> None:
 
 
 @pytest.mark.parametrize(
-    ("wrong", "published", "letters"),
+    ("error", "published", "dead_letters"),
     [
-        ("missing", seen("a1"), LETTERS),
-        ("duplicated", seen("a1", "a2", "a2"), LETTERS),
-        ("phantom", seen("a1", "a2", "b2"), LETTERS),
-        ("misplaced", seen("a1", "a2", "b1"), []),
-        ("out_of_order", seen("a2", "a1"), LETTERS),
+        ("missing", records("a1"), DEAD_LETTERS),
+        ("duplicated", records("a1", "a2", "a2"), DEAD_LETTERS),
+        ("phantom", records("a1", "a2", "b2"), DEAD_LETTERS),
+        ("misplaced", records("a1", "a2", "b1"), []),
+        ("out_of_order", records("a2", "a1"), DEAD_LETTERS),
     ],
 )
-def test_each_wrong_is_told_and_ends_with_1(
-    wrong: str, published: list[ConsumedRecord], letters: list[ConsumedRecord]
+def test_each_error_is_reported_with_exit_code_1(
+    error: str, published: list[ConsumedRecord], dead_letters: list[ConsumedRecord]
 ) -> None:
-    report = report_on(check_delivery(WRITTEN, published, letters))
+    report = report_on(check_delivery(WRITTEN, published, dead_letters))
     assert report.exit_code == 1
-    assert f"1 {ERRORS[wrong][0]} of the users" in report.meaning()
+    assert f"1 {ERRORS[error][0]} of the users" in report.meaning()
     assert "of the orders" not in report.meaning()
     assert "--seed 7" in report.meaning()
     assert report.as_json()["ok"] is False
-    assert len(report.as_json()["pipelines"]["users"]["wrong"][wrong]) == 1
+    assert len(report.as_json()["pipelines"]["users"]["wrong"][error]) == 1
     assert report.as_json()["pipelines"]["orders"]["ok"] is True
     marks = {row.label: row.good for _, rows in report.sections() for row in rows if row.good is not None}
-    assert marks == {label: name != wrong for name, (label, _) in ERRORS.items()} | {"order_summary": True}
+    assert marks == {label: name != error for name, (label, _) in ERRORS.items()} | {"order_summary": True}
 
 
 @pytest.mark.parametrize(
-    ("wrong", "applied"),
+    ("error", "applied"),
     [
         ("missing", {"a": ["a1"]}),
         ("twice", {"a": ["a1", "a2", "a2"]}),
@@ -129,25 +129,25 @@ def test_each_wrong_is_told_and_ends_with_1(
         ("out_of_order", {"a": ["a2", "a1"]}),
     ],
 )
-def test_each_wrong_of_the_projection_ends_with_1(wrong: str, applied: Histories) -> None:
-    report = report_on(check_delivery(WRITTEN, seen("a1", "a2"), LETTERS), applied)
+def test_each_error_of_the_projection_is_reported_with_exit_code_1(error: str, applied: Histories) -> None:
+    report = report_on(check_delivery(WRITTEN, records("a1", "a2"), DEAD_LETTERS), applied)
     assert report.exit_code == 1
-    assert f"1 {MISAPPLIED[wrong]} in the projection order_summary (such as " in report.meaning()
+    assert f"1 {MISAPPLIED[error]} in the projection order_summary (such as " in report.meaning()
     reported = report.as_json()
     assert reported["ok"] is reported["projections"]["order_summary"]["ok"] is False
     assert all(pipeline["ok"] for pipeline in reported["pipelines"].values())
-    assert len(reported["projections"]["order_summary"]["wrong"][wrong]) == 1
+    assert len(reported["projections"]["order_summary"]["wrong"][error]) == 1
     (row,) = (row for _, rows in report.sections() for row in rows if row.label == "order_summary")
     assert row.good is False
-    assert f"{MISAPPLIED[wrong]} 1" in row.remark
+    assert f"{MISAPPLIED[error]} 1" in row.remark
 
 
-def test_positions_count_too() -> None:
+def test_a_backward_position_is_an_error() -> None:
     report = report_on(OracleVerdict(positions=["(2, 0, 0) after (3, 0, 0)"]))
     assert report.exit_code == 1
 
 
-def test_every_way_to_be_wrong_has_words() -> None:
+def test_every_kind_of_error_has_a_label() -> None:
     assert set(ERRORS) == {name for name, value in vars(OracleVerdict()).items() if isinstance(value, list)}
 
 

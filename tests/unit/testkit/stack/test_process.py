@@ -1,4 +1,4 @@
-"""A process under its reaper: nothing is left, whichever of them ends."""
+"""A process under its reaper: nothing is left when either of them ends."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tailrace.testkit.stack.process import LocalProcess, descendants
 
 SH = "/bin/sh"
 ENV = {"PATH": os.defpath}
-# A main process with two children in sessions of their own, as Postgres has them.
+# A main process with two children in separate sessions, like those of Postgres.
 FAMILY = [SH, "-c", "setsid sleep 1000 & setsid sleep 1000 & wait"]
 
 OWNER = """
@@ -27,14 +27,14 @@ from tailrace.testkit.stack.process import LocalProcess
 process = LocalProcess("family", Path(tempfile.mkdtemp(dir=sys.argv[1])))
 process.launch(json.loads(sys.argv[2]), {"PATH": os.defpath})
 if os.fork() == 0:
-    # A child that inherits every pipe: the death of its parent must be noticed all the same.
+    # A child inherits every pipe: the death of its parent must still be noticed.
     signal.alarm(60)
     signal.pause()
 print(json.dumps([process.pid, str(process.run_dir), process.reaper_pid]), flush=True)
 signal.pause()
 """
 
-LEAVER = """
+DETACHER = """
 import json, os, sys, tempfile
 from pathlib import Path
 from tailrace.testkit.stack.process import LocalProcess
@@ -47,7 +47,7 @@ print(json.dumps([pid, str(process.run_dir), process.reaper_pid]))
 
 
 def state(pid: int) -> str:
-    """The kernel's letter for what a process does; Z when it is dead, noticed by its parent or not."""
+    """Returns the kernel's letter for the state of a process; Z when it is dead, reaped or not."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
     except (FileNotFoundError, ProcessLookupError):
@@ -99,7 +99,7 @@ def test_resume_lets_a_paused_process_go_on(process: LocalProcess) -> None:
     assert process.wait(10) == 7
 
 
-def test_stop_is_the_gentle_way_and_launching_again_works(process: LocalProcess) -> None:
+def test_stop_sends_the_stop_signal_and_the_process_can_be_launched_again(process: LocalProcess) -> None:
     for _ in range(2):
         process.launch([SH, "-c", "trap 'echo bye; exit 0' TERM; echo hello; while :; do sleep 0.01; done"], ENV)
         wait_until(lambda: process.log.read_text().endswith("hello\n"), what="the greeting")
@@ -109,31 +109,31 @@ def test_stop_is_the_gentle_way_and_launching_again_works(process: LocalProcess)
     process.stop()
 
 
-def test_a_program_that_fails_is_reported_with_its_last_words(process: LocalProcess) -> None:
+def test_a_failed_program_is_reported_with_its_output(process: LocalProcess) -> None:
     with pytest.raises(StackError, match="sh failed with exit code 3") as caught:
         process.run_to_end([SH, "-c", "echo no luck >&2; exit 3"], ENV)
     assert "no luck" in caught.value.why
 
 
-def test_a_program_that_is_not_there_is_reported(process: LocalProcess) -> None:
+def test_a_missing_program_is_reported(process: LocalProcess) -> None:
     with pytest.raises(StackError) as caught:
         process.run_to_end(["/nowhere/to/be/found"], ENV)
     assert "cannot run /nowhere/to/be/found: No such file" in caught.value.why
 
 
-def test_two_at_once_are_refused(process: LocalProcess) -> None:
+def test_launching_a_running_process_is_refused(process: LocalProcess) -> None:
     process.launch(FAMILY, ENV)
     with pytest.raises(StackError, match="already running"):
         process.launch(FAMILY, ENV)
 
 
-def test_asking_for_the_pid_of_nothing_is_refused(process: LocalProcess) -> None:
+def test_the_pid_of_a_process_that_does_not_run_is_an_error(process: LocalProcess) -> None:
     with pytest.raises(StackError, match="not running"):
         _ = process.pid
     assert process.pids == []
 
 
-def test_close_ends_what_runs(process: LocalProcess) -> None:
+def test_close_ends_the_process_and_its_reaper(process: LocalProcess) -> None:
     process.launch(FAMILY, ENV)
     pids = family(process)
     process.close()
@@ -160,21 +160,20 @@ def test_nothing_is_left_when_the_owner_is_killed(tmp_path: Path) -> None:
     with owner:
         assert owner.stdout is not None
         pid, run_dir, reaper = json.loads(owner.stdout.readline())
-        # Seen from outside: the first sleep is there.
         pids = wait_until(lambda: len(descendants(pid)) >= 3 and descendants(pid), what="the children")
         forked = [child for child in descendants(owner.pid) if child not in {owner.pid, reaper, *pids}]
         assert len(forked) == 1
         owner.kill()
         wait_until(lambda: gone(*pids, reaper), what="the end of the family")
         assert not Path(run_dir).exists()
-        # The forked child lives on: it held the pipes the whole time.
+        # The forked child keeps running: it held the pipes the whole time.
         assert state(forked[0]) != "Z"
         os.kill(forked[0], signal.SIGKILL)
 
 
 def test_a_detached_server_outlives_the_owner_and_ends_on_request(tmp_path: Path) -> None:
     done = subprocess.run(
-        [sys.executable, "-c", LEAVER, str(tmp_path), json.dumps(FAMILY)],
+        [sys.executable, "-c", DETACHER, str(tmp_path), json.dumps(FAMILY)],
         stdout=subprocess.PIPE,
         check=True,
         timeout=30,

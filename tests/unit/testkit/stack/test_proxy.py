@@ -1,4 +1,4 @@
-"""The fault-injecting proxy, against a real echo server: what each fault looks like from both ends."""
+"""The TCP proxy in front of a real echo server: the effect of each fault on both ends."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ import pytest
 from tailrace.testkit.stack import Direction, StackError, TcpProxy, wait_until
 from tailrace.testkit.stack.ports import HOST
 
-SILENCE = 0.15  # how long nothing must arrive to be taken for silence
+SILENCE = 0.15  # after this time without a byte, nothing is expected to arrive
 
 
 class Echo:
-    """Sends back what it gets; remembers what it got."""
+    """A server that sends back and records what it receives."""
 
     def __init__(self) -> None:
         self.received = bytearray()
@@ -105,25 +105,25 @@ def silent(client: socket.socket) -> bool:
         client.settimeout(10)
 
 
-def test_it_forwards_much_in_both_directions(proxy: TcpProxy, client: socket.socket) -> None:
+def test_it_forwards_large_amounts_in_both_directions(proxy: TcpProxy, client: socket.socket) -> None:
     data = bytes(range(256)) * 20_000
     sender = threading.Thread(target=client.sendall, args=[data])
     sender.start()
     assert receive(client, len(data)) == data
     sender.join()
     total = len(data) + len(b"hello")
-    # The proxy counts after it has sent: the last bytes may be here before they are counted.
+    # The proxy counts after sending: the last bytes may arrive before they are counted.
     wait_until(lambda: [proxy.moved(way) for way in Direction] == [total, total], what="the count")
 
 
-def test_an_end_is_passed_on_after_the_last_byte(client: socket.socket, proxy: TcpProxy) -> None:
+def test_the_end_of_a_stream_is_forwarded_after_the_last_byte(client: socket.socket, proxy: TcpProxy) -> None:
     client.sendall(b"last words")
     client.shutdown(socket.SHUT_WR)
     assert receive(client, 100) == b"last words"
     wait_until(lambda: proxy.connections == 0)
 
 
-def test_cut_resets_what_is_open_and_welcomes_what_comes(proxy: TcpProxy, client: socket.socket) -> None:
+def test_cut_resets_open_connections_and_accepts_new_ones(proxy: TcpProxy, client: socket.socket) -> None:
     proxy.cut()
     with pytest.raises(ConnectionResetError):
         client.recv(1)
@@ -132,7 +132,9 @@ def test_cut_resets_what_is_open_and_welcomes_what_comes(proxy: TcpProxy, client
         assert ask(again, b"still there") == b"still there"
 
 
-def test_refuse_keeps_what_is_open_and_accept_listens_on_the_same_port(proxy: TcpProxy, client: socket.socket) -> None:
+def test_refuse_keeps_open_connections_and_accept_listens_on_the_same_port(
+    proxy: TcpProxy, client: socket.socket
+) -> None:
     port = proxy.port
     proxy.refuse()
     with pytest.raises(ConnectionRefusedError):
@@ -144,7 +146,7 @@ def test_refuse_keeps_what_is_open_and_accept_listens_on_the_same_port(proxy: Tc
         assert ask(again, b"back") == b"back"
 
 
-def test_a_blackhole_is_silence_and_loses_nothing(proxy: TcpProxy, client: socket.socket, echo: Echo) -> None:
+def test_a_blackhole_delays_bytes_and_loses_none(proxy: TcpProxy, client: socket.socket, echo: Echo) -> None:
     proxy.blackhole()
     client.sendall(b"anyone?")
     assert silent(client)
@@ -153,7 +155,7 @@ def test_a_blackhole_is_silence_and_loses_nothing(proxy: TcpProxy, client: socke
     assert receive(client, 7) == b"anyone?"
 
 
-def test_a_blackhole_of_one_direction_lets_the_other_through(
+def test_a_blackhole_of_one_direction_does_not_affect_the_other(
     proxy: TcpProxy, client: socket.socket, echo: Echo
 ) -> None:
     proxy.blackhole(Direction.TO_CLIENT)
@@ -164,7 +166,7 @@ def test_a_blackhole_of_one_direction_lets_the_other_through(
     assert receive(client, 11) == b"lost answer"
 
 
-def test_a_blackhole_hides_even_the_end(proxy: TcpProxy, echo: Echo, client: socket.socket) -> None:
+def test_a_blackhole_hides_the_end_of_a_stream(proxy: TcpProxy, echo: Echo, client: socket.socket) -> None:
     proxy.blackhole()
     echo._sockets[0].shutdown(socket.SHUT_RDWR)
     assert silent(client)
@@ -172,9 +174,7 @@ def test_a_blackhole_hides_even_the_end(proxy: TcpProxy, echo: Echo, client: soc
     assert client.recv(1) == b""
 
 
-def test_hold_takes_the_bytes_and_release_delivers_them_in_order(
-    proxy: TcpProxy, client: socket.socket, echo: Echo
-) -> None:
+def test_held_bytes_are_delivered_in_order_after_release(proxy: TcpProxy, client: socket.socket, echo: Echo) -> None:
     proxy.hold(Direction.TO_SERVER)
     for word in (b"one ", b"two ", b"three"):
         client.sendall(word)
@@ -184,7 +184,7 @@ def test_hold_takes_the_bytes_and_release_delivers_them_in_order(
     assert receive(client, 13) == b"one two three"
 
 
-def test_an_end_that_was_held_comes_after_release(proxy: TcpProxy, client: socket.socket) -> None:
+def test_the_held_end_of_a_stream_comes_after_release(proxy: TcpProxy, client: socket.socket) -> None:
     proxy.hold(Direction.TO_SERVER)
     client.shutdown(socket.SHUT_WR)
     assert silent(client)
@@ -193,7 +193,7 @@ def test_an_end_that_was_held_comes_after_release(proxy: TcpProxy, client: socke
 
 
 @pytest.mark.parametrize("size", [0, 1, 5, 100_000])
-def test_cut_after_delivers_exactly_so_many_bytes(
+def test_cut_after_delivers_exactly_this_many_bytes(
     proxy: TcpProxy, client: socket.socket, echo: Echo, size: int
 ) -> None:
     proxy.cut_after(size, Direction.TO_SERVER)
@@ -208,7 +208,7 @@ def test_cut_after_delivers_exactly_so_many_bytes(
         assert ask(again, b"once only") == b"once only"
 
 
-def test_throttle_slows_down_and_lets_go(proxy: TcpProxy, client: socket.socket) -> None:
+def test_throttle_slows_down_until_it_is_removed(proxy: TcpProxy, client: socket.socket) -> None:
     proxy.throttle(100_000)
     begun = time.monotonic()
     assert ask(client, b"x" * 30_000) == b"x" * 30_000
@@ -219,7 +219,7 @@ def test_throttle_slows_down_and_lets_go(proxy: TcpProxy, client: socket.socket)
     assert time.monotonic() - begun < 0.5
 
 
-def test_a_target_that_is_away_closes_the_client_and_may_be_named_later(echo: Echo) -> None:
+def test_without_a_target_clients_are_closed_until_one_is_set(echo: Echo) -> None:
     with TcpProxy() as proxy:
         with connect(proxy) as client:
             assert client.recv(1) == b""
@@ -228,16 +228,16 @@ def test_a_target_that_is_away_closes_the_client_and_may_be_named_later(echo: Ec
             assert ask(client, b"found") == b"found"
 
 
-def test_a_server_that_refuses_is_a_reset_for_the_client(proxy: TcpProxy, echo: Echo) -> None:
+def test_a_refused_connection_to_the_target_resets_the_client(proxy: TcpProxy, echo: Echo) -> None:
     with socket.create_server((HOST, 0)) as listener:
-        nobody = listener.getsockname()[1]
-    proxy.point_at(HOST, nobody)
-    # The reset may overtake the end of our own connecting.
+        closed_port = listener.getsockname()[1]
+    proxy.point_at(HOST, closed_port)
+    # The reset may arrive before our own connect has returned.
     with pytest.raises(ConnectionResetError), connect(proxy) as client:
         client.recv(1)
 
 
-def test_a_port_that_is_taken_is_an_error(echo: Echo) -> None:
+def test_a_port_in_use_is_an_error(echo: Echo) -> None:
     proxy = TcpProxy((HOST, 1), port=echo.port)
     with pytest.raises(StackError, match=f"cannot listen on port {echo.port}"):
         proxy.__enter__()

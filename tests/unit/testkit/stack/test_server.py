@@ -1,4 +1,4 @@
-"""The life of a server, on a small one of a few lines: which answers count, which ports are tried, what is said."""
+"""`StackServer` with a tiny server: readiness, restarts, retries with other ports, and errors."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tailrace.testkit.stack.ports import HOST, free_port
 from tailrace.testkit.stack.process import LocalProcess
 from tailrace.testkit.stack.server import PORT_ATTEMPTS, StackServer
 
-# Listens on the port it is given and says its word to everyone; without a port it ends at once.
+# Listens on the given port and sends its word to every client; without a port it ends at once.
 PROGRAM = """
 import socket, sys
 if len(sys.argv) < 3:
@@ -62,12 +62,12 @@ class Parrot(StackServer):
             with socket.create_connection((HOST, self.ports[0]), timeout=5) as talk:
                 return None if talk.recv(100) == b"hello" else ""
         except (OSError, IndexError) as exc:
-            return f"asked in vain: {exc}"
+            return f"no answer: {exc}"
 
 
 @pytest.fixture
 def run_dir(tmp_path: Path) -> Path:
-    """Below it all is the server's: it goes with the server."""
+    """The run directory of the server, which removes it."""
     folder = tmp_path / "run"
     folder.mkdir()
     return folder
@@ -75,12 +75,12 @@ def run_dir(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def taken() -> Iterator[int]:
-    """A port that a stranger listens on, who says nothing."""
+    """A port that another server listens on, which never answers."""
     with socket.create_server((HOST, free_port())) as listener:
         yield listener.getsockname()[1]
 
 
-def test_it_answers_dies_and_comes_back_on_the_same_port(run_dir: Path) -> None:
+def test_a_killed_server_is_restarted_on_the_same_port(run_dir: Path) -> None:
     with Parrot(run_dir, [port := free_port()]) as parrot:
         first = parrot.pid
         parrot.kill()
@@ -96,14 +96,16 @@ def test_it_answers_dies_and_comes_back_on_the_same_port(run_dir: Path) -> None:
         parrot.kill()
 
 
-def test_a_taken_port_is_given_up_for_the_next(run_dir: Path, taken: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    # The stranger must not be waited for: only its port matters here.
+def test_a_server_whose_port_is_taken_is_started_on_another(
+    run_dir: Path, taken: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # The test must not wait for the other server: only its port matters here.
     monkeypatch.setattr(Parrot, "_not_ready", lambda parrot: "" if parrot.ports == [taken] else None)
     with Parrot(run_dir, [taken, taken, good := free_port()]) as parrot:
         assert parrot.ports == [good]
 
 
-def test_ports_are_not_tried_for_ever(run_dir: Path, taken: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_number_of_ports_tried_is_limited(run_dir: Path, taken: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Parrot, "_not_ready", lambda _parrot: "")
     parrot = Parrot(run_dir, [taken] * (PORT_ATTEMPTS + 1))
     with pytest.raises(StackError, match="the parrot ended while it was starting"):
@@ -111,7 +113,7 @@ def test_ports_are_not_tried_for_ever(run_dir: Path, taken: int, monkeypatch: py
     assert parrot.offers == [taken]
 
 
-def test_a_server_that_ends_for_another_reason_is_not_tried_again(run_dir: Path) -> None:
+def test_a_server_that_ends_for_another_reason_is_not_started_again(run_dir: Path) -> None:
     parrot = Parrot(run_dir, [])
     with pytest.raises(StackError, match=r"ended while it was starting \(exit code 1\)") as caught:
         parrot.__enter__()
@@ -120,7 +122,7 @@ def test_a_server_that_ends_for_another_reason_is_not_tried_again(run_dir: Path)
     assert not run_dir.exists()
 
 
-def test_a_not_ready_without_a_reason_is_no_answer(run_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_wrong_answer_is_not_ready(run_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Parrot, "START_TIMEOUT", 1.0)
     with pytest.raises(StackError, match="an answer from the parrot did not happen") as caught:
         Parrot(run_dir, [free_port()], word="good bye").__enter__()
@@ -128,13 +130,13 @@ def test_a_not_ready_without_a_reason_is_no_answer(run_dir: Path, monkeypatch: p
     assert not run_dir.exists()
 
 
-def test_a_named_server_that_is_away_is_given_up_soon(run_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_address_without_a_server_fails_soon(run_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tailrace.testkit.stack.server.ADDRESS_TIMEOUT", 0.1)
     with pytest.raises(StackError, match=r"within 0\.1 s") as caught:
         Parrot(run_dir, [], choice=ServerChoice.ADDRESS).start()
-    assert "asked in vain" in caught.value.why
+    assert "no answer" in caught.value.why
 
 
-def test_one_that_does_not_come_from_docker_says_so(run_dir: Path) -> None:
+def test_a_server_without_a_docker_image_is_refused(run_dir: Path) -> None:
     with pytest.raises(StackError, match="the parrot does not come from Docker"):
         Parrot(run_dir, [], choice=ServerChoice.DOCKER).start()

@@ -1,4 +1,4 @@
-"""The small parts of the stack: waiting, ports, places, the cache, the choice of source, the exports."""
+"""Small modules of the stack: waiting, ports, paths, cached folders, the choice of a server, exports."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-import tailrace.testkit.stack as stack_room
+import tailrace.testkit.stack as stack_package
 from tailrace.testkit.stack import ServerChoice, StackError, kafka_local, paths, ports, server, wait_until
 from tailrace.testkit.stack.waiting import tail
 
@@ -23,12 +23,12 @@ def test_wait_until_returns_the_first_true_answer() -> None:
     assert wait_until(lambda: next(answers)) == "yes"
 
 
-def test_wait_until_gives_up_and_says_what_was_awaited() -> None:
+def test_wait_until_raises_after_the_timeout_and_names_the_condition() -> None:
     with pytest.raises(StackError, match=r"the moon did not happen within 0\.01 s"):
         wait_until(lambda: False, 0.01, what="the moon")
 
 
-def test_wait_until_lets_errors_of_the_condition_through() -> None:
+def test_wait_until_does_not_catch_errors_of_the_condition() -> None:
     with pytest.raises(ZeroDivisionError):
         wait_until(lambda: 1 / 0)
 
@@ -41,7 +41,7 @@ def test_free_ports_are_distinct_and_below_the_ephemeral_range() -> None:
         assert max(drawn) < first_ephemeral
 
 
-def test_a_port_somebody_listens_on_cannot_be_bound() -> None:
+def test_a_port_in_use_cannot_be_bound() -> None:
     with socket.create_server((ports.HOST, 0)) as listener:
         port = listener.getsockname()[1]
         assert not ports.can_bind(port)
@@ -70,7 +70,7 @@ def test_a_private_file_is_private(tmp_path: Path) -> None:
     assert stat.S_IMODE(file.stat().st_mode) == 0o600
 
 
-def test_a_cache_that_cannot_be_made_says_what_to_set(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_cache_that_cannot_be_created_names_the_variable(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "file").write_text("")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
     with pytest.raises(StackError) as caught:
@@ -84,16 +84,16 @@ def test_a_relative_cache_home_is_ignored(tmp_path: Path, monkeypatch: pytest.Mo
     assert paths.cache_dir() == tmp_path / ".cache" / "tailrace"
 
 
-def test_many_fillers_fill_once(tmp_path: Path) -> None:
+def test_concurrent_users_fill_a_cached_folder_once(tmp_path: Path) -> None:
     fills = []
-    together = threading.Barrier(4)
+    barrier = threading.Barrier(4)
 
     def fill(folder: Path) -> None:
         fills.append(folder)
         (folder / "part").write_text("whole")
 
     def use() -> None:
-        together.wait()
+        barrier.wait()
         assert (paths.cached_folder(tmp_path, "entry", fill) / "part").read_text() == "whole"
 
     threads = [threading.Thread(target=use) for _ in range(4)]
@@ -104,7 +104,7 @@ def test_many_fillers_fill_once(tmp_path: Path) -> None:
     assert len(fills) == 1
 
 
-def test_a_fill_that_fails_leaves_nothing(tmp_path: Path) -> None:
+def test_a_failed_fill_leaves_no_folder(tmp_path: Path) -> None:
     def fill(folder: Path) -> None:
         (folder / "part").write_text("half")
         raise OSError("the network is gone")
@@ -114,14 +114,14 @@ def test_a_fill_that_fails_leaves_nothing(tmp_path: Path) -> None:
     assert [path.name for path in tmp_path.iterdir()] == ["entry.lock"]
 
 
-def test_what_a_killed_filler_left_is_removed(tmp_path: Path) -> None:
+def test_the_leftover_of_a_killed_process_is_removed(tmp_path: Path) -> None:
     (tmp_path / ".entry.abc").mkdir()
     (tmp_path / ".entry.abc" / "part").write_text("half")
     paths.cached_folder(tmp_path, "entry", lambda folder: None)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["entry", "entry.lock"]
 
 
-def test_an_address_comes_before_docker_and_docker_before_our_own(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_address_comes_before_docker_and_docker_before_local_servers(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SOME_ADDRESS", "host=db")
     monkeypatch.setattr(server, "engine_answers", lambda: True)
     assert server.choose(ServerChoice.AUTO, "SOME_ADDRESS") == (ServerChoice.ADDRESS, "host=db")
@@ -159,12 +159,12 @@ def test_the_tail_of_a_log_is_its_last_lines(tmp_path: Path) -> None:
     assert tail(log, 3) == "97\n98\n99"
 
 
-def test_every_exported_name_is_there_and_sorted() -> None:
-    assert sorted(stack_room.__all__) == stack_room.__all__
-    assert all(hasattr(stack_room, name) for name in stack_room.__all__)
+def test_every_exported_name_exists_and_they_are_sorted() -> None:
+    assert sorted(stack_package.__all__) == stack_package.__all__
+    assert all(hasattr(stack_package, name) for name in stack_package.__all__)
 
 
-def test_kafka_without_its_java_is_named_also_when_its_jars_are_cached(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_java_is_an_error_even_if_the_jars_are_cached(monkeypatch: pytest.MonkeyPatch) -> None:
     def missing(name: str) -> str:
         raise metadata.PackageNotFoundError(name)
 
