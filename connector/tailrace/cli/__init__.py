@@ -44,5 +44,5 @@ def restore_default_handlers() -> None:
 
 
 def _exit(*_: object) -> NoReturn:
-    # An exception could be caught by whatever is being imported.
+    # An exception could be caught by the module that is being imported.
     os._exit(0)

@@ -87,7 +87,7 @@ def _cell(value: object) -> str:
     return str(value)
 
 
-def _masked(value: Any) -> object:  # noqa: ANN401  whatever JSON can hold
+def _masked(value: Any) -> object:  # noqa: ANN401  any JSON value
     """Masks texts before encoding, because escaping could hide a secret."""
     if isinstance(value, Mapping):
         return {str(key): _masked(item) for key, item in value.items()}

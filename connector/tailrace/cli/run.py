@@ -58,7 +58,7 @@ def run(
     _reduce_garbage_collection()
 
     def on_signal(number: int, _: FrameType | None) -> None:
-        # Started first: the process must exit in time, whatever the pipeline waits for.
+        # Started first: the process must exit in time even if the pipeline waits.
         leave = threading.Timer(EXIT_SECONDS, _leave, (log,))
         leave.daemon = True
         leave.start()

@@ -56,7 +56,7 @@ def check_rules(specs: list[TopicSpec], view: View | None) -> None:
         for spec, rule in pairs:
             if view.sees(rule):
                 view.require_readable(spec, rule)
-    # A subject with a column of its own may be anything: more rules overlap, fewer are covered by others.
+    # A subject from its own column may be anything: more rules overlap, fewer are covered by others.
     _check_overlaps(compared_rules(pairs, view or View()), view)
     _check_reach(compared_rules(pairs, view or View(subject="subject")), view)
 
@@ -164,7 +164,7 @@ def covering(rule: ComparedRule, before: list[ComparedRule]) -> list[ComparedRul
 
 
 def _takes_all(rival: ComparedRule, narrow: dict[str, list[Pattern]]) -> bool:
-    """Whether each condition of the rival is met by whatever meets these patterns. A column may be NULL."""
+    """Whether each condition of the rival is met by every value that matches these patterns. A column may be NULL."""
     for variable, conditions in rival.patterns.items():
         known = narrow.get(variable, [])
         names = [each[-1].literal for each in (narrow["aggregate"], narrow["type"])]

@@ -30,7 +30,7 @@ _TOKEN = "[^.]+"  # noqa: S105 - of a subject
 class Piece(NamedTuple):
     chars: CharSet
     repeated: bool = False
-    """Whether it stands for any number of such characters, or none."""
+    """Whether it matches any number of such characters, or none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,7 +121,7 @@ def common_text(sequences: Sequence[Sequence[Piece]]) -> str | None:
 
 
 def covers(wide: Pattern, narrow: Pattern) -> bool:
-    """Whether `wide` certainly matches every text that `narrow` matches; False if this method cannot tell.
+    """Whether `wide` certainly matches every text that `narrow` matches; False if this method cannot decide.
 
     Each piece of the narrow pattern must be within a piece of the wide one, in order.
     """
@@ -155,7 +155,7 @@ def _steps(pieces: Sequence[Piece], at: int) -> Iterator[tuple[CharSet, int]]:
 
 
 def _closing(text: str, at: int) -> int | None:
-    """Returns where the bracket that was opened before `at` ends; without an end it stands for itself."""
+    """Returns where the bracket that was opened before `at` ends; without an end it is a literal character."""
     start = at + (text[at : at + 1] == "!")
     end = text.find("]", start + 1)
     return end if end >= 0 else None

@@ -173,7 +173,7 @@ class Supervisor:
                 processor, publisher, on_current_timeline(state.rewind, source), parks=parking is not None
             ),
         )
-        books = self._wiring.position_recorder(admin, publisher, source, self._unnoted)
+        books = self._wiring.position_recorder(admin, publisher, source, self._log_history_error)
 
         stored: list[Position | None] = []
 
@@ -287,11 +287,11 @@ class Supervisor:
             self._announce("FAILED", error)
             self._ownership.release()
 
-    def _unnoted(self, error: TailraceError) -> None:
+    def _log_history_error(self, error: TailraceError) -> None:
         self._log.warning("position history", error=error.code, what=error.what, why=error.why, remedy=error.remedy)
 
     def _announce(self, state: str, error: TailraceError | None = None) -> None:
         # While another instance runs the pipeline, this one announces its own state separately.
-        beside = not self._ownership.taken and state != "STOPPED" and self._standby.is_in_use(wait=True)
-        if not (self._standby.announce(state, error) if beside else announce(self._wiring.kafka, state, error)):
+        separately = not self._ownership.taken and state != "STOPPED" and self._standby.is_in_use(wait=True)
+        if not (self._standby.announce(state, error) if separately else announce(self._wiring.kafka, state, error)):
             self._log.debug("state not announced", state=state)

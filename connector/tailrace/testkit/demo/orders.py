@@ -113,8 +113,8 @@ class Orders(Service):
     def client(self) -> str:
         """The user's psql, or else the one of our server."""
         programs = self._postgres.bin_dir
-        beside = shutil.which("psql") is None and programs is not None and (programs / "psql").exists()
-        return f"{shlex.quote(str(programs / 'psql')) if programs and beside else 'psql'} {shlex.quote(self.url)}"
+        use_ours = shutil.which("psql") is None and programs is not None and (programs / "psql").exists()
+        return f"{shlex.quote(str(programs / 'psql')) if programs and use_ours else 'psql'} {shlex.quote(self.url)}"
 
 
 def as_url(dsn: str) -> str:

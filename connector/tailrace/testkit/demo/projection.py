@@ -28,7 +28,7 @@ def is_installed() -> bool:
 
 
 class OrderSummaryProjection:
-    """A projection of the orders into a schema of its own in their database, removed with that database.
+    """A projection of the orders into a separate schema in their database, removed with that database.
 
     On Kafka it has a topic for dead letters. Its consumer group is removed with the topic it reads.
     """

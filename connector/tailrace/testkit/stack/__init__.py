@@ -6,7 +6,7 @@
 
 Each server comes from the first of: an address in TAILRACE_STACK_POSTGRES, TAILRACE_STACK_KAFKA or
 TAILRACE_STACK_MONGO; a Docker engine; wheels and jars, run under a reaper (`reaper.py`). Only the last kind
-can be killed, paused and restarted (`server.local`): `choice=ServerChoice.LOCAL` asks for it.
+can be killed, paused and restarted (`server.local`): `choice=ServerChoice.LOCAL` selects it.
 
 `Stack(mongo=True)` adds a `MongoServer`, a replica set of one. `KafkaCluster` (three brokers), `MongoReplicaSet` (three
 members) and `RegistryServer` (a Confluent-compatible schema registry) are started separately.

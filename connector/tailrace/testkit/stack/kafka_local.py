@@ -160,7 +160,7 @@ def format_data(process: LocalProcess, library: Path, config: Path, cluster_id: 
 
 
 def copy_data(template: Path, data: Path, cluster_id: str, node_id: int = 1) -> None:
-    """Copies the formatted template to a data directory with an identity of its own."""
+    """Copies the formatted template to a data directory with a new identity."""
     shutil.copytree(template, data)
     identity = {"version": "1", "node.id": str(node_id), "cluster.id": cluster_id, "directory.id": new_id()}
     lines = [f"{name}={value}\n" for name, value in identity.items()]

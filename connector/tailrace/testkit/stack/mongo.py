@@ -4,7 +4,7 @@ Only a replica set has transactions and change streams. A local server can be ki
 is ready when it is a primary and a write has reached the majority.
 
 A client with `replicaSet` asks the server for its members and connects to the addresses in the reply. So with a proxy
-in front, the server must advertise the proxy's port (`advertise`). `direct_uri` bypasses any proxy, because it asks for
+in front, the server must advertise the proxy's port (`advertise`). `direct_uri` bypasses any proxy, because it requests
 no members. Docker uses it too: there the server cannot know its outside address.
 """
 

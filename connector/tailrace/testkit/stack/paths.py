@@ -1,7 +1,7 @@
 """Folders of the stack: caches, state, run directories; and the user that servers run as.
 
 Postgres refuses to run as root. If we are root, it runs as an unprivileged user, who must be able to reach everything
-it reads: a folder below root's home is out of reach, whatever its own mode bits are.
+it reads: a folder below root's home is out of reach, even if its own mode bits allow access.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ def unprivileged() -> User | None:
 
 
 def reachable(path: Path, user: User | None) -> bool:
-    """Returns whether `user` can read `path`, judged by the mode bits of all its parent folders."""
+    """Returns whether `user` can read `path`, according to the mode bits of all its parent folders."""
     if user is None:
         return os.access(path, os.R_OK | os.X_OK)
     resolved = path.resolve()

@@ -2,7 +2,7 @@
 
 The kernel gives ephemeral ports to outgoing connections. A server that is killed and restarted on such a port may find
 it taken, and a client that retries against the dead port can even be given that port and connect to itself. Somebody
-else may still take a port between the draw and the server's bind: whoever starts a server retries with another port.
+else may still take a port between the draw and the server's bind: `StackServer` then retries with another port.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def can_bind(port: int) -> bool:
 
 
 def free_port() -> int:
-    """Returns a port nobody listens on, a different one each time this process asks."""
+    """Returns a free port, a different one on each call."""
     chance = random.SystemRandom()
     first_ephemeral = _first_ephemeral()
     for _ in range(ATTEMPTS):

@@ -6,7 +6,7 @@ answers a query.
 
 The wheel ships two installations side by side. Their programs find shared libraries by a path relative to themselves,
 so a copy keeps the layout of the wheel. A data directory is always created by a real `initdb` (about half a second): a
-copied template would give every server the same system identifier, by which the connector tells clusters apart.
+copied template would give every server the same system identifier, by which the connector identifies clusters.
 """
 
 from __future__ import annotations

@@ -163,7 +163,7 @@ class LocalProcess:
             if self._reaper.stdout is not None:
                 self._reaper.stdout.close()
             self._pid = 0
-        # The reaper does this itself, unless somebody killed it.
+        # The reaper does this itself, unless it was killed.
         shutil.rmtree(self.run_dir, ignore_errors=True)
 
     def detach(self) -> None:

@@ -1,4 +1,4 @@
-"""`TcpProxy`: a TCP proxy that can cut, hold, slow down and silence connections.
+"""`TcpProxy`: a TCP proxy that can cut, hold, slow down and black-hole connections.
 
 It listens on one fixed port and forwards to a target. One thread owns all sockets and all state; a method runs in that
 thread and returns when it has taken effect.

@@ -1,6 +1,6 @@
 """`StackServer`: the base class of all servers, wherever they come from: an address, Docker, or wheels and jars.
 
-An address in the environment wins, because somebody chose it. Docker comes next, because it has the official builds.
+An address in the environment wins, because the user chose it. Docker comes next, because it has the official builds.
 Wheels and jars work everywhere. Looking for Docker is quick and silent where no engine runs.
 
 A subclass says how a new server is created (`_create`), which ports it gets (`_assign_ports`), how it is launched
@@ -43,7 +43,7 @@ class ServerChoice(Enum):
 
 
 def choose(wanted: ServerChoice, variable: str) -> tuple[ServerChoice, str]:
-    """Returns the choice that AUTO stands for, and the address if it is one."""
+    """Resolves AUTO; returns the choice, and the address if it is one."""
     address = os.environ.get(variable, "").strip()
     if wanted is ServerChoice.ADDRESS or (wanted is ServerChoice.AUTO and address):
         return ServerChoice.ADDRESS, address
