@@ -461,7 +461,7 @@ def test_status_counts_open_letters_by_reason(
     counted = {"open": 3, "more": False, "by_reason": {"schema_validation_failed": 2, "poison_message": 1}}
     assert json.loads(status("--json"))["dead_letters"] == counted
     assert "3 open: 2 schema_validation_failed, 1 poison_message" in status()
-    monkeypatch.setattr("tailrace.check.health.COUNTED_LETTERS", 2)
+    monkeypatch.setattr("tailrace.check.health.COUNTED_DEAD_LETTERS", 2)
     assert "more than 2 open" in status()
     monkeypatch.setattr("tailrace.check.health.COUNTING_SECONDS", 0.0)
     assert "too many to count quickly" in status()

@@ -26,7 +26,7 @@ from tailrace.worker.options import column_map, kafka_options, source_options
 
 READ_SECONDS = 10.0
 """How long to wait for the end of the offsets topic, which an open transaction of another pipeline delays."""
-COUNTED_LETTERS = 10_000
+COUNTED_DEAD_LETTERS = 10_000
 COUNTING_SECONDS = 3.0
 """Limits for counting open dead letters: a status must not read a topic of millions."""
 
@@ -123,11 +123,11 @@ def read_health(settings: PipelineSettings) -> PipelineHealth:
         kafka = read_kafka_status(kafka_options(settings))
     except TailraceError as error:
         away["kafka"] = f"{error.code}: {error.what}"
-    letters: OpenDeadLetters | None = None
+    dead_letters: OpenDeadLetters | None = None
     parked: dict[str, Any] | None = None
     if kafka is not None:
         try:
-            letters = DeadLetterReader(kafka_options(settings)).count(COUNTED_LETTERS, COUNTING_SECONDS)
+            dead_letters = DeadLetterReader(kafka_options(settings)).count(COUNTED_DEAD_LETTERS, COUNTING_SECONDS)
             parked = _parked(kafka_options(settings))
         except TailraceError as error:
             away["dead letters"] = f"{error.code}: {error.what}"
@@ -138,7 +138,7 @@ def read_health(settings: PipelineSettings) -> PipelineHealth:
     except TailraceError as error:
         away[source] = f"{error.code}: {error.what}"
     health = derive_health(settings.pipeline, source, kafka, server, away)
-    counted = letters.to_json() if letters else None
+    counted = dead_letters.to_json() if dead_letters else None
     standby = _recent(kafka.standby) if kafka else None
     return replace(health, dead_letters=counted, parked=parked, clock_ahead_seconds=ahead, standby=standby)
 

@@ -146,8 +146,8 @@ class ServiceRun(DemoProcess):
         """Reads the topics from the beginning and compares them with what the writer has written."""
         service = self.service
         self.published = consumed_records(read_all(service.bootstrap, [service.topic]))
-        letters = consumed_records(read_all(service.bootstrap, [service.dead_letters]))
-        verdict = check_delivery(self.writer.written, self.published, letters, in_table=service.in_outbox())
+        dead_letters = consumed_records(read_all(service.bootstrap, [service.dead_letters]))
+        verdict = check_delivery(self.writer.written, self.published, dead_letters, in_table=service.in_outbox())
         positions = stored_positions(service.bootstrap, service.pipeline, service.offsets)
         verdict.positions = backward_positions([position.progress for position in positions])
         if positions:

@@ -54,8 +54,8 @@ class ReplicaSetMember(MongoServer):
     def stop_replicating(self) -> None:
         """Stops copying the primary's oplog, but keeps voting; returns when that is in force.
 
-        What only the primary has is rolled back when the primary dies. A pause is not enough: a resumed server reads what
-        is left in its sockets.
+        What only the primary has is rolled back when the primary dies. A pause is not enough: a resumed server reads
+        the data left in its sockets.
         """
         with self.client() as client:
             before = client.admin.command("configureFailPoint", STOP_REPLICATION, mode="alwaysOn")["count"]
