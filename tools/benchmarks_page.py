@@ -226,7 +226,7 @@ def picture() -> str:
         for d in found["drain"]
         for name, rate, own in (("Tailrace to Kafka", d["events_per_s"], True), (bare_name, d[bare], False))
     ]
-    width, left, row = 760, 230, 22
+    width, left, row = 800, 270, 22
     scale = (width - left - 240) / max(rate for _, _, rate, _ in bars)
     lines, y = [], 34
     for number, (label, name, rate, own) in enumerate(bars):

@@ -37,7 +37,8 @@ def _wrapped_block(block: list[str]) -> list[str]:
     if all(len(line) <= WIDTH for line in block):
         return block
     item = _ITEM.match(block[0])
-    first = item[0] if item else ""
+    # A later paragraph of a list item is indented, and stays so.
+    first = item[0] if item else block[0][: len(block[0]) - len(block[0].lstrip())]
     # A word that would begin a list or a heading at the start of a line stays with the word before it.
     words = " ".join(line.strip() for line in [block[0].removeprefix(first), *block[1:]])
     words = re.sub(r" (?=(?:[-*+>#]|\d+\.) )", _GLUED, words)
