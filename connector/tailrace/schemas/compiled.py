@@ -6,6 +6,8 @@ Schema, Avro) is hidden behind the protocol: code that validates only asks wheth
 
 from __future__ import annotations
 
+import re
+import unicodedata
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple, Protocol
@@ -18,6 +20,10 @@ EncodeText = Callable[[bytes, bool], bytes | None]
 """Encodes a payload's text in one step, or returns None if the payload must be parsed and validated first. The
 second argument is true if the database has parsed the text before: then it is valid JSON, and no object in it
 repeats a key."""
+SUBJECT_CHARS = 1300
+"""Room for a type and a topic of the maximum length, and the template around them."""
+
+_is_plain = re.compile(r"[A-Za-z0-9_.:$-]+").fullmatch
 
 
 class Reference(NamedTuple):
@@ -116,3 +122,25 @@ class SchemaSet:
 
     def versions(self, subject: str) -> list[int]:
         return [schema.version for schema in self.schemas if schema.subject == subject]
+
+
+def subject_flaw(subject: str) -> str | None:
+    """Returns why no schema can be registered under `subject`, or None if one can.
+
+    The service chooses the event's type, and the subject derived from it becomes part of a registry's URLs. Invalid
+    subjects are rejected without a request.
+    """
+    if not subject:
+        return "it is empty"
+    if subject in {".", ".."}:
+        return "in a URL, . and .. are path segments"
+    if len(subject) > SUBJECT_CHARS:
+        return f"it has {len(subject):,} characters, {SUBJECT_CHARS:,} are allowed"
+    if any(unicodedata.category(character) == "Cc" for character in subject):
+        return "it contains a control character"
+    return None
+
+
+def is_plain(subject: str) -> bool:
+    """Whether every registry and proxy accepts `subject` in a URL unchanged."""
+    return _is_plain(subject) is not None

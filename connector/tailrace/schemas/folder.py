@@ -9,17 +9,18 @@ by `$id`, Avro schemas by the names of their types.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from urllib.parse import quote, urljoin
 
+import yaml
+
 from tailrace.errors import SchemaError
 from tailrace.schemas.avro import names as avro_names
 from tailrace.schemas.compiled import CompiledSchema, Kind, Reference, SchemaSet
 from tailrace.schemas.json_schema import CompiledJsonSchema, outside_references, require_draft
-from tailrace.schemas.line_numbers import line_of
 from tailrace.schemas.strict_json import Json, NotJsonError, parse
 from tailrace.schemas.validators import BASE, ReferencedSchemas, pointer
 
@@ -178,3 +179,35 @@ def _document(file: Path, text: bytes) -> Json:
         return parse(text)
     except NotJsonError as error:
         raise SchemaError(f"{file} is not JSON: {error}", remedy=f"Correct {file}.") from None
+
+
+def line_of(text: bytes, path: Iterable[str | int]) -> int | None:
+    """Returns the line, counted from 1, of the member that `path` leads to; None if it is unknown.
+
+    The YAML parser reads JSON as well and keeps the line of every node. A text that YAML reads differently (with tabs,
+    for example) has no line numbers.
+    """
+    try:
+        node = yaml.compose(text.decode(), Loader=yaml.SafeLoader)
+    except (yaml.YAMLError, UnicodeDecodeError, RecursionError):
+        return None
+    if node is None:
+        return None
+    line = int(node.start_mark.line)
+    for step in path:
+        found = _member(node, step)
+        if found is None:
+            break
+        line, node = found
+    return line + 1
+
+
+def _member(node: yaml.Node, step: str | int) -> tuple[int, yaml.Node] | None:
+    if isinstance(node, yaml.MappingNode):
+        for key, value in node.value:
+            if isinstance(key, yaml.ScalarNode) and key.value == str(step):
+                return key.start_mark.line, value
+    if isinstance(node, yaml.SequenceNode) and str(step).isdigit() and int(step) < len(node.value):
+        item = node.value[int(step)]
+        return item.start_mark.line, item
+    return None

@@ -13,10 +13,9 @@ from typing import Literal
 
 from tailrace.errors import Reason, Rejected, SchemaError
 from tailrace.event import OutboxEvent
-from tailrace.schemas.compiled import CompiledSchema, SchemaLookup, SchemaSet
+from tailrace.schemas.compiled import CompiledSchema, SchemaLookup, SchemaSet, subject_flaw
 from tailrace.schemas.messages import cut
 from tailrace.schemas.strict_json import Json, NotJsonError, has_nul, parse
-from tailrace.schemas.subjects import subject_flaw
 
 Unknown = Literal["dead_letter", "pass"]
 

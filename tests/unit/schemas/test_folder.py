@@ -8,7 +8,7 @@ import pytest
 
 from tailrace.errors import SchemaError
 from tailrace.schemas.compiled import Reference
-from tailrace.schemas.folder import load_folder
+from tailrace.schemas.folder import line_of, load_folder
 
 
 def write(folder: Path, files: dict[str, str]) -> None:
@@ -172,3 +172,35 @@ def test_an_avro_type_that_nobody_defines_or_two_define(tmp_path: Path) -> None:
     write(tmp_path, {"A/1.avsc": record % ("Same", "int"), "B/1.avsc": record % ("Same", "long")})
     with pytest.raises(SchemaError, match="'Same' is also defined"):
         load_folder(tmp_path)
+
+
+NESTED = b"""{
+  "properties": {
+    "a/b": {"type": "string"},
+    "list": [
+      1,
+      {"x": 2}
+    ]
+  }
+}
+"""
+
+
+@pytest.mark.parametrize(
+    ("path", "line"),
+    [
+        ((), 1),
+        (("properties",), 2),
+        (("properties", "a/b", "type"), 3),
+        (("properties", "list", 1, "x"), 6),
+        (("properties", "list", "1"), 6),
+        (("properties", "absent", "deeper"), 2),
+    ],
+)
+def test_line_of_a_member_or_of_the_nearest_one_around_it(path: tuple[str | int, ...], line: int) -> None:
+    assert line_of(NESTED, path) == line
+
+
+@pytest.mark.parametrize("text", [b"", b"\xff", b'{\n\t"a": 1}', b"[" * 5000])
+def test_a_text_that_yaml_cannot_read_has_no_line(text: bytes) -> None:
+    assert line_of(text, ("a",)) is None

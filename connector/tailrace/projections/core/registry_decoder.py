@@ -20,9 +20,8 @@ from tailrace.errors import ConfigError, Reason, RegistryRefused, RegistryUnavai
 from tailrace.projections.core.decoding import PayloadReader, SchemaId, decode_with_schema
 from tailrace.projections.core.event import Event
 from tailrace.schemas.avro import names as avro_names
-from tailrace.schemas.registry.by_id import ReadersClient
 from tailrace.schemas.registry.cache import FORGET_SECONDS, Remembered, with_references
-from tailrace.schemas.registry.client import RegistryOptions
+from tailrace.schemas.registry.client import RegistryClient, RegistryOptions
 
 WAIT_SECONDS = 0.25
 """How long the event loop stands still for an answer, once for each schema."""
@@ -33,7 +32,7 @@ class RegistryDecoder:
 
     def __init__(self, url: str, *, settings: Mapping[str, str] | None = None, timeout: float = 10.0) -> None:
         self._options = RegistryOptions(url, settings or {}, timeout)
-        ReadersClient(self._options).close()  # reports invalid settings now, not with the first event
+        RegistryClient(self._options).close()  # reports invalid settings now, not with the first event
         self._readers: dict[SchemaId, PayloadReader] = {}
         self._requests: dict[SchemaId, Future[PayloadReader]] = {}
         self._rejected: Remembered[SchemaId, Rejected] = Remembered(FORGET_SECONDS)
@@ -80,7 +79,7 @@ class RegistryDecoder:
     def _request(self, schema: SchemaId, request: Future[PayloadReader]) -> None:
         try:
             # Requests are rare: no connection is kept for the next one.
-            with ReadersClient(self._options) as client:
+            with RegistryClient(self._options) as client:
                 reader = _fetch(schema, client)
         except BaseException as error:  # noqa: BLE001 - raised by `_result`
             request.set_exception(error)
@@ -88,9 +87,9 @@ class RegistryDecoder:
             request.set_result(reader)
 
 
-def _fetch(schema: SchemaId, client: ReadersClient) -> PayloadReader:
+def _fetch(schema: SchemaId, client: RegistryClient) -> PayloadReader:
     try:
-        found = client.written_with(schema)
+        found = client.fetch_by_id(schema)
         if found is None:
             raise Rejected(
                 Reason.SCHEMA_VALIDATION_FAILED,

@@ -19,7 +19,7 @@ from tailrace.errors import Reason, Rejected, SchemaError
 from tailrace.schemas.avro.generated import Write, generate
 from tailrace.schemas.avro.schema import Compiled, compile_document
 from tailrace.schemas.avro.typed import typed
-from tailrace.schemas.avro.values import Convert, Misfit
+from tailrace.schemas.avro.values import Convert, ValueMismatch
 from tailrace.schemas.compiled import EncodeText, Kind, Reference, RegistryIds
 from tailrace.schemas.messages import cut, path_text
 from tailrace.schemas.strict_json import Json
@@ -31,7 +31,7 @@ _NOTHING: tuple[Json, bytes] = (object(), b"")
 
 @dataclass(frozen=True, slots=True, eq=False)
 class CompiledAvroSchema:
-    """Implements `CompiledSchema` with an Avro schema. `write` raises Misfit for a value that is not valid.
+    """Implements `CompiledSchema` with an Avro schema. `write` raises ValueMismatch for a value that is not valid.
 
     `last` holds the last valid value and its bytes, because those are usually needed next. It is only used for the very
     same object, which stays alive as long as it is stored here.
@@ -67,7 +67,7 @@ class CompiledAvroSchema:
         """
         compiled = compile_document(document, file, named)
         writer = compiled.top.writer
-        convert = _forgetting(compiled)
+        convert = _clearing_memory(compiled)
         if not isinstance(writer, dict) or writer["type"] != "record":
             # fastavro prepares only records. A record with one field is written as that field alone.
             writer = {"type": "record", "name": _WHOLE, "fields": [{"name": "whole", "type": writer}]}
@@ -76,7 +76,7 @@ class CompiledAvroSchema:
             prepared = parse_schema(writer)
         except Exception as error:  # noqa: BLE001 - the parser raises anything
             raise SchemaError(f"{file} cannot be compiled: {error}", remedy=f"Correct {file}.") from None
-        write = _careful(convert, prepared)
+        write = _reference_writer(convert, prepared)
         fast = generate(compiled.top)
         if fast is not None:
             write = _either(fast, write)
@@ -87,8 +87,8 @@ class CompiledAvroSchema:
     def explain(self, value: Json, size: int) -> str:
         try:
             self.write(value)
-        except Misfit as misfit:
-            return f"{path_text(tuple(reversed(misfit.path)))}: {misfit}"
+        except ValueMismatch as mismatch:
+            return f"{path_text(tuple(reversed(mismatch.path)))}: {mismatch}"
         return f"it is valid ({size} bytes)"
 
     def encode(self, content: Json) -> bytes:
@@ -100,7 +100,7 @@ class CompiledAvroSchema:
             return data
         try:
             return self.write(content)
-        except Misfit:
+        except ValueMismatch:
             raise Rejected(
                 Reason.SCHEMA_VALIDATION_FAILED,
                 f"the value violates version {self.version} of {cut(self.subject)}: {self.explain(content, 0)}",
@@ -112,25 +112,25 @@ def _check(write: Write, last: list[tuple[Json, bytes]]) -> Callable[[Any], bool
     def is_valid(value: Json) -> bool:
         try:
             last[0] = (value, write(value))
-        except Misfit:
+        except ValueMismatch:
             return False
         return True
 
     return is_valid
 
 
-def _either(fast: Write, careful: Write) -> Write:
+def _either(fast: Write, reference: Write) -> Write:
     def write(value: Json) -> bytes:
         try:
             return fast(value)
         except Exception:  # noqa: BLE001, S110 - any exception leaves the payload to the reference path
             pass
-        return careful(value)
+        return reference(value)
 
     return write
 
 
-def _careful(convert: Convert, prepared: Any) -> Write:  # noqa: ANN401 - fastavro's prepared schema
+def _reference_writer(convert: Convert, prepared: Any) -> Write:  # noqa: ANN401 - fastavro's prepared schema
     def write(value: Json) -> bytes:
         out = BytesIO()
         schemaless_writer(out, prepared, convert(value))
@@ -143,17 +143,17 @@ def _wrapped(convert: Convert) -> Convert:
     return lambda value: {"whole": convert(value)}
 
 
-def _forgetting(compiled: Compiled) -> Convert:
+def _clearing_memory(compiled: Compiled) -> Convert:
     """Returns a converter that clears the memory of ambiguous unions afterwards. Most schemas have none."""
     convert, tried = compiled.top.convert, compiled.tried
     if not tried:
         return convert
 
-    def forgetting(value: Json) -> Any:  # noqa: ANN401
+    def convert_and_clear(value: Json) -> Any:  # noqa: ANN401
         try:
             return convert(value)
         finally:
             for one in tried:
                 one.clear()
 
-    return forgetting
+    return convert_and_clear

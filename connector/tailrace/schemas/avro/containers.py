@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
-from tailrace.schemas.avro.values import MISSING, Convert, Misfit
+from tailrace.schemas.avro.values import MISSING, Convert, ValueMismatch
 from tailrace.schemas.messages import MAX_ERRORS, cut, describe
 from tailrace.schemas.strict_json import Json
 
@@ -36,7 +36,7 @@ class Branch(NamedTuple):
     takes: frozenset[type]
 
 
-class WrongFields(Misfit):
+class WrongFields(ValueMismatch):
     """An object with unknown or missing fields."""
 
     def __init__(self, value: Json, fields: Sequence[Field]) -> None:
@@ -44,7 +44,7 @@ class WrongFields(Misfit):
         self.fields = fields
 
     def __str__(self) -> str:
-        # Names are collected only here, because most misfits are never shown.
+        # Names are collected only here, because most mismatches are never shown.
         missing = [name for name, _, absent, _ in self.fields if absent is MISSING and name not in self.value]
         if missing:
             return f"expected the field{'s' * (len(missing) > 1)} {_names(missing)}, got {describe(self.value)} without"
@@ -66,7 +66,7 @@ def record(name: str, fields: Sequence[Field]) -> Convert:
 
     def convert(value: Json) -> dict[str, Any]:
         if type(value) is not dict:
-            raise Misfit(expected, value)
+            raise ValueMismatch(expected, value)
         datum = {}
         get = value.get
         field = ""
@@ -74,10 +74,10 @@ def record(name: str, fields: Sequence[Field]) -> Convert:
             for field, to, absent, same in plan:
                 item = get(field, absent)
                 datum[field] = item if type(item) is same else to(item)
-        except Misfit as misfit:
-            if misfit.value is MISSING:
+        except ValueMismatch as mismatch:
+            if mismatch.value is MISSING:
                 raise WrongFields(value, plan) from None
-            misfit.path.append(field)
+            mismatch.path.append(field)
             raise
         # All fields were found, so the same number of keys means no others, unless some may be absent.
         if (len(value) != count) if complete else not value.keys() <= known:
@@ -90,13 +90,13 @@ def record(name: str, fields: Sequence[Field]) -> Convert:
 def array(item: Convert) -> Convert:
     def convert(value: Json) -> list[Any]:
         if type(value) is not list:
-            raise Misfit("an array", value)
+            raise ValueMismatch("an array", value)
         data: list[Any] = []
         try:
             for one in value:
                 data.append(item(one))
-        except Misfit as misfit:
-            misfit.path.append(len(data))
+        except ValueMismatch as mismatch:
+            mismatch.path.append(len(data))
             raise
         return data
 
@@ -106,14 +106,14 @@ def array(item: Convert) -> Convert:
 def mapping(item: Convert) -> Convert:
     def convert(value: Json) -> dict[str, Any]:
         if type(value) is not dict:
-            raise Misfit("an object", value)
+            raise ValueMismatch("an object", value)
         data = {}
         key = ""
         try:
             for key, one in value.items():
                 data[key] = item(one)
-        except Misfit as misfit:
-            misfit.path.append(key)
+        except ValueMismatch as mismatch:
+            mismatch.path.append(key)
             raise
         return data
 
@@ -150,21 +150,21 @@ def union(branches: Sequence[Branch], tried: dict[int, Any]) -> Convert:
         for _, tag, to, _ in fitting:
             try:
                 return tag, to(value)
-            except Misfit as misfit:
-                if misfit.path:
-                    inside.append(misfit)
+            except ValueMismatch as mismatch:
+                if mismatch.path:
+                    inside.append(mismatch)
         # If only one branch has the right fields, it was meant, and the problem is inside it.
-        raise inside[0] if len(inside) == 1 else Misfit(expected, value)
+        raise inside[0] if len(inside) == 1 else ValueMismatch(expected, value)
 
     def remembered(value: Json, fitting: Sequence[Branch]) -> tuple[str, Any]:
         known = tried.get(id(value))
         if known is None:
             try:
                 known = first(value, fitting)
-            except Misfit as misfit:
-                known = misfit
+            except ValueMismatch as mismatch:
+                known = mismatch
             tried[id(value)] = known
-        if isinstance(known, Misfit):
+        if isinstance(known, ValueMismatch):
             # Its path may be extended twice, but it is not shown then: two branches fail inside.
             raise known
         found: tuple[str, Any] = known
@@ -179,7 +179,7 @@ def default_as_value(convert: Convert) -> Callable[[Json], bool]:
     def fits(value: Json) -> bool:
         try:
             convert(value)
-        except Misfit:
+        except ValueMismatch:
             return False
         return True
 

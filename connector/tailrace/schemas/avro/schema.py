@@ -16,7 +16,7 @@ from typing import Any, NoReturn
 from tailrace.errors import SchemaError
 from tailrace.schemas.avro import containers, values
 from tailrace.schemas.avro.names import PRIMITIVES, full_name
-from tailrace.schemas.avro.values import MISSING, Convert, Misfit
+from tailrace.schemas.avro.values import MISSING, Convert, ValueMismatch
 from tailrace.schemas.messages import cut, describe
 from tailrace.schemas.strict_json import Json
 from tailrace.schemas.validators import pointer
@@ -294,4 +294,4 @@ class _Compiler:
 
 
 def _undefined(value: Json) -> NoReturn:
-    raise Misfit("a type that is fully defined", value)
+    raise ValueMismatch("a type that is fully defined", value)

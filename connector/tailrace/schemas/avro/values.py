@@ -11,7 +11,8 @@ JSON, not Avro's JSON encoding:
     date, time, timestamp     ISO 8601 text, or the integer that Avro stores
     uuid                      its text
 
-A converter raises Misfit, which builds its message only when it is shown: unions use misfits to choose a branch.
+A converter raises ValueMismatch, which builds its message only when it is shown, because unions use mismatches to
+choose a branch.
 """
 
 from __future__ import annotations
@@ -49,7 +50,7 @@ _LONGEST = 4000
 """Digits. Python refuses to parse integers of more than 4,300."""
 
 
-class Misfit(Exception):
+class ValueMismatch(Exception):
     """`value` does not match its type. `path` leads to it, innermost name first."""
 
     def __init__(self, expected: str, value: Json) -> None:
@@ -64,7 +65,7 @@ class Misfit(Exception):
 
 def null(value: Json) -> None:
     if value is not None:
-        raise Misfit("null", value)
+        raise ValueMismatch("null", value)
 
 
 def exactly(kind: type, expected: str) -> Convert:
@@ -73,7 +74,7 @@ def exactly(kind: type, expected: str) -> Convert:
     def convert(value: Json) -> Json:
         if type(value) is kind:
             return value
-        raise Misfit(expected, value)
+        raise ValueMismatch(expected, value)
 
     return convert
 
@@ -87,7 +88,7 @@ def whole(bits: int, low: int | None = None, high: int | None = None) -> Convert
     def convert(value: Json) -> int:
         if type(value) is int and least <= value <= most:
             return value
-        raise Misfit(expected, value)
+        raise ValueMismatch(expected, value)
 
     return convert
 
@@ -97,7 +98,7 @@ def double(value: Json) -> float:
         return value
     if type(value) is int and int(number := float(value)) == value:
         return number
-    raise Misfit("a number that 64 bits hold exactly" if type(value) is int else "a number", value)
+    raise ValueMismatch("a number that 64 bits hold exactly" if type(value) is int else "a number", value)
 
 
 def single(value: Json) -> float:
@@ -106,11 +107,11 @@ def single(value: Json) -> float:
         try:
             stored: float = struct.unpack("<f", struct.pack("<f", value))[0]
         except OverflowError:
-            raise Misfit("a number within 32 bits", value) from None
+            raise ValueMismatch("a number within 32 bits", value) from None
         if type(value) is float or int(stored) == value:
             return float(value)
-        raise Misfit("a number that 32 bits hold exactly", value)
-    raise Misfit("a number", value)
+        raise ValueMismatch("a number that 32 bits hold exactly", value)
+    raise ValueMismatch("a number", value)
 
 
 def binary(size: int | None = None) -> Convert:
@@ -122,11 +123,11 @@ def binary(size: int | None = None) -> Convert:
             try:
                 data = binascii.a2b_base64(value, strict_mode=True)
             except ValueError:  # binascii.Error is a ValueError, and so is non-ASCII text
-                raise Misfit(expected, value) from None
+                raise ValueMismatch(expected, value) from None
             # Several texts may encode the same bytes; only the canonical one is read as it was written.
             if (size is None or len(data) == size) and b64encode(data).decode() == value:
                 return data
-        raise Misfit(expected, value)
+        raise ValueMismatch(expected, value)
 
     return convert
 
@@ -139,7 +140,7 @@ def symbol(symbols: list[str]) -> Convert:
     def convert(value: Json) -> str:
         if type(value) is str and value in known:
             return value
-        raise Misfit(expected, value)
+        raise ValueMismatch(expected, value)
 
     return convert
 
@@ -151,12 +152,12 @@ def decimal(precision: int, scale: int, size: int | None) -> Convert:
     def convert(value: Json) -> bytes:
         match = _DECIMAL(_digits(value))
         if match is None:
-            raise Misfit(expected, value)
+            raise ValueMismatch(expected, value)
         sign, before, after = match.groups()
         after = (after or "").rstrip("0")
         # The texts "", "-" and ".5" are not numbers, although the pattern accepts them.
         if len(after) > scale or len(before) > precision - scale or not _has_units(value):
-            raise Misfit(expected, value)
+            raise ValueMismatch(expected, value)
         number = int((before + after.ljust(scale, "0")) or "0")
         number = -number if sign else number
         shortest = (number if number >= 0 else ~number).bit_length() // 8 + 1
@@ -194,24 +195,24 @@ def moment(digits: int, *, local: bool) -> Convert:
         if type(value) is int:
             if value in known:
                 return value
-            raise Misfit(expected, value)
+            raise ValueMismatch(expected, value)
         match = _MOMENT(value) if type(value) is str else None
         if match is None:
-            raise Misfit(expected, value)
+            raise ValueMismatch(expected, value)
         text, fraction, utc, sign, hours, minutes = match.groups()
         if local is not (utc is None and sign is None):
-            raise Misfit(expected, value)
+            raise ValueMismatch(expected, value)
         try:
             since = datetime.fromisoformat(text) - _EPOCH
             seconds = since.days * 86_400 + since.seconds
             if sign is not None:
                 offset = int(hours) * 3600 + int(minutes) * 60
                 if int(hours) > 23 or int(minutes) > 59:
-                    raise Misfit(expected, value)
+                    raise ValueMismatch(expected, value)
                 seconds += offset if sign == "-" else -offset
             return stored(seconds * 10**digits + _fraction(fraction, digits))
-        except (ValueError, Misfit):
-            raise Misfit(expected, value) from None
+        except (ValueError, ValueMismatch):
+            raise ValueMismatch(expected, value) from None
 
     return convert
 
@@ -230,9 +231,9 @@ def time_of_day(digits: int) -> Convert:
             try:
                 part = _fraction(fraction, digits)
             except ValueError:
-                raise Misfit(expected, value) from None
+                raise ValueMismatch(expected, value) from None
             return (int(hours) * 3600 + int(minutes) * 60 + int(seconds)) * unit + part
-        raise Misfit(expected, value)
+        raise ValueMismatch(expected, value)
 
     return convert
 
@@ -252,13 +253,13 @@ def day(value: Json) -> int:
             return date.fromisoformat(value).toordinal() - _EPOCH_DAY
         except ValueError:
             pass  # the 30th of February
-    raise Misfit("an ISO 8601 date, or the number of its days since 1970, of the years 1 to 9999", value)
+    raise ValueMismatch("an ISO 8601 date, or the number of its days since 1970, of the years 1 to 9999", value)
 
 
 def uuid_text(value: Json) -> str:
     if type(value) is str and _UUID(value):
         return value
-    raise Misfit("a UUID", value)
+    raise ValueMismatch("a UUID", value)
 
 
 def uuid_bytes(value: Json) -> bytes:

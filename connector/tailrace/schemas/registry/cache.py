@@ -17,10 +17,9 @@ from collections.abc import Callable
 from typing import Generic, Self, TypeVar, cast
 
 from tailrace.errors import RegistryRefused, RegistryUnavailable, SchemaError
-from tailrace.schemas.compiled import CompiledSchema
+from tailrace.schemas.compiled import CompiledSchema, subject_flaw
 from tailrace.schemas.registry.client import FetchedSchema, RegistryClient
 from tailrace.schemas.strict_json import Json
-from tailrace.schemas.subjects import subject_flaw
 
 T = TypeVar("T")
 

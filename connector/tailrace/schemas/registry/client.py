@@ -16,10 +16,9 @@ from urllib.parse import quote, urlsplit
 import orjson
 
 from tailrace.errors import ConfigError, RegistryRefused, SchemaError, install_remedy
-from tailrace.schemas.compiled import Kind, Reference, RegistryIds
+from tailrace.schemas.compiled import Kind, Reference, RegistryIds, is_plain, subject_flaw
 from tailrace.schemas.registry.requests import Calls, NotRegistered
 from tailrace.schemas.strict_json import Json, NotJsonError, parse
-from tailrace.schemas.subjects import is_plain, subject_flaw
 
 T = TypeVar("T")
 
@@ -147,13 +146,38 @@ class RegistryClient:
                 why="Payloads are checked against JSON Schema or Avro.",
                 remedy=f"Register a JSON Schema or an Avro schema under {subject}.",
             )
-        try:
-            document = parse(answer.text.encode("utf-8", "surrogatepass"))
-        except NotJsonError as error:
-            raise SchemaError(f"{place} is not JSON: {error}", remedy="Register a new version.") from None
+        document = _parsed(answer.text, place, remedy="Register a new version.")
         return FetchedSchema(
             subject, answer.version, KINDS[answer.type], document, answer.references, answer.registered, place
         )
+
+    def fetch_by_id(self, id: int | str) -> FetchedSchema | None:
+        """Fetches the schema of an id or a GUID, as consumers do; None if the registry has none.
+
+        Schemas that it refers to are not fetched. The schema of an id never changes.
+        """
+        numeric = isinstance(id, int)
+        place = f"{self.url}/schemas/{'ids' if numeric else 'guids'}/{id}"
+        get: Any = self._client.get_schema if numeric else self._client.get_schema_by_guid
+        try:
+            kind, text, references = self._ask(lambda: _schema_parts(get(id)))
+        except NotRegistered:
+            return None
+        except RegistryRefused:
+            if numeric:
+                raise
+            # Not every registry supports GUIDs. If it responds to another request, it has no schema of this GUID.
+            self.subjects()
+            return None
+        if kind not in KINDS:
+            raise SchemaError(
+                f"{place} is a schema of type {kind[:40]}, which is not supported",
+                why="Values are read by JSON Schema or Avro.",
+                remedy="Give the projection its own `decode`.",
+            )
+        document = _parsed(text, place, remedy="Register the schema again.")
+        registered = RegistryIds(id) if isinstance(id, int) else RegistryIds(0, id)
+        return FetchedSchema(f"schema {id}", 1, KINDS[kind], document, references, registered, place)
 
     def lookup(self, subject: str, document: Json, kind: Kind, references: Sequence[Reference] = ()) -> Found | None:
         """Returns where exactly this schema is registered; None if it is not. Whitespace makes no difference."""
@@ -251,18 +275,27 @@ class _Answer:
 
     @classmethod
     def of(cls, answer: Any) -> Self:  # noqa: ANN401 - RegisteredSchema
-        schema, guid = answer.schema, answer.guid
-        references = [
-            Reference(_a(str, each.name), _a(str, each.subject), _a(int, each.version))
-            for each in schema.references or ()
-        ]
+        guid = answer.guid
         return cls(
             RegistryIds(_a(int, answer.schema_id), None if guid is None else _a(str, guid)),
             None if answer.version is None else _a(int, answer.version),
-            _a(str, schema.schema_type or "AVRO"),
-            _a(str, schema.schema_str),
-            tuple(references),
+            *_schema_parts(answer.schema),
         )
+
+
+def _schema_parts(schema: Any) -> tuple[str, str, tuple[Reference, ...]]:  # noqa: ANN401 - the library's Schema
+    """Returns a schema's type, text and references, each with its type checked."""
+    references = [
+        Reference(_a(str, each.name), _a(str, each.subject), _a(int, each.version)) for each in schema.references or ()
+    ]
+    return _a(str, schema.schema_type or "AVRO"), _a(str, schema.schema_str), tuple(references)
+
+
+def _parsed(text: str, place: str, *, remedy: str) -> Json:
+    try:
+        return parse(text.encode("utf-8", "surrogatepass"))
+    except NotJsonError as error:
+        raise SchemaError(f"{place} is not JSON: {error}", remedy=remedy) from None
 
 
 def _hidden(settings: Mapping[str, str]) -> list[str]:
