@@ -1,4 +1,4 @@
-"""Rows 56 and 57 of the fault matrix: payloads and schemas made to break something. The stream goes on."""
+"""Rows 56 and 57 of the fault matrix: hostile payloads and schemas do not stop the pipeline."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ POISON = "poison_message"
 INVALID = "schema_validation_failed"
 REFUSED = "permanent_failure"
 
-# name: (payload, what else differs from a good row, reason, a word of the explanation)
+# name: (payload, other columns that differ from a valid row, reason, a word of the explanation)
 BAD: dict[str, tuple[str, dict[str, str], str, str]] = {
     "no JSON": ('{"order": ', {}, POISON, "not usable JSON"),
     "nothing": ("", {}, POISON, "not usable JSON"),
@@ -47,7 +47,7 @@ BAD: dict[str, tuple[str, dict[str, str], str, str]] = {
 
 
 def add(shop: Shop, payload: str | bytes | None, **columns: str) -> str:
-    """One outbox row; returns its id."""
+    """Inserts one outbox row and returns its id."""
     row = {"aggregatetype": "order", "aggregateid": "k", "type": "OrderPlaced", **columns}
     inserted = shop.execute(
         "INSERT INTO outbox (id, aggregatetype, aggregateid, type, payload) "
@@ -62,7 +62,7 @@ def by_id(shop: Shop, topic: str) -> dict[str, Message]:
 
 
 def arrives(shop: Shop, event: str) -> dict[str, Message]:
-    """Waits for `event`; everything that was published by then."""
+    """Waits for `event` and returns all records published so far."""
     log = shop.connectors[-1].log_file
     wait_until(lambda: event in by_id(shop, shop.topic), 60, what=f"{event}; the log is in {log}")
     return by_id(shop, shop.topic)
@@ -82,7 +82,7 @@ def test_poison_messages_are_dead_lettered_and_the_stream_continues(shop: Shop) 
     assert published[after].value() == GOOD.encode()
     letters = read_all(shop.kafka.bootstrap, [shop.letters])
     assert len(letters) == len(BAD)
-    # In the order of the log, so each letter is that of its row even where the id could not be read.
+    # Dead letters are in the order of the log, so each belongs to its row even if the id could not be read.
     for (name, (payload, _, reason, word)), letter in zip(BAD.items(), letters, strict=True):
         kind = header(letter, "tailrace.payload")
         assert header(letter, "tailrace.reason") == reason, name
@@ -111,7 +111,7 @@ def test_binary_payloads_arrive_as_bytes(shop: Shop) -> None:
     assert header(letter, "tailrace.reason") == POISON
 
 
-def test_an_original_too_large_for_any_letter_is_named_by_its_hash(shop: Shop) -> None:
+def test_a_payload_too_large_for_a_dead_letter_is_replaced_by_its_hash(shop: Shop) -> None:
     shop.execute("ALTER TABLE outbox ALTER COLUMN payload TYPE text")
     shop.start()
     bad = add(shop, "x" * (8 * 1024 * 1024 + 1))
@@ -135,7 +135,7 @@ def test_halting_on_an_invalid_event_keeps_everything(shop: Shop) -> None:
     assert shop.positions()[-1].progress == before.progress
     assert not by_id(shop, shop.topic)
     assert not by_id(shop, shop.letters)
-    shop.start(wait=False).failed("Halted")  # it does not heal by itself, and it skips nothing
+    shop.start(wait=False).failed("Halted")  # a restart neither repairs nor skips the event
     corrected = {**SCHEMA, "properties": {**SCHEMA["properties"], "amount": {}}}  # type: ignore[dict-item]
     (shop.folder / "schemas" / "OrderPlaced" / "1.json").write_text(json.dumps(corrected))
     shop.start()
@@ -147,7 +147,7 @@ def schema(shop: Shop, document: dict[str, Any]) -> None:
     (shop.folder / "schemas" / "OrderPlaced" / "1.json").write_text(json.dumps(document))
 
 
-def test_a_pattern_made_for_backtracking_does_not_hold_the_stream_up(shop: Shop) -> None:
+def test_a_pattern_made_for_backtracking_does_not_stall_the_pipeline(shop: Shop) -> None:
     schema(shop, {"type": "object", "properties": {"order": {"type": "string", "pattern": "^(a+)+$"}}})
     shop.start()
     bad = add(shop, json.dumps({"order": "a" * 50_000 + "!"}))
@@ -181,11 +181,11 @@ BIG_HEADER = (
     "VALUES (%s, 'order', 'k', 'OrderPlaced', "
     '\'{"order": "k", "revision": 1, "amount": 1, "currency": "EUR"}\', repeat(md5(random()::text), %s))'
 )
-"""Only payloads have a bound of their own: what else makes a record too large is refused by Kafka."""
+"""Tailrace limits payloads only. A record that is too large because of a header is rejected by Kafka."""
 
 
 def test_a_record_that_its_topic_rejects_is_dead_lettered_alone(shop: Shop) -> None:
-    """Row 49: its neighbours in the same batch are published, in order, and nothing comes twice."""
+    """Row 49: the other records of the batch are published once and in order."""
     shop.execute("ALTER TABLE outbox ADD COLUMN remark text")
     shop.start()
     events = [str(uuid.uuid4()) for _ in range(5)]
@@ -195,13 +195,13 @@ def test_a_record_that_its_topic_rejects_is_dead_lettered_alone(shop: Shop) -> N
     wait_until(lambda: len(shop.published()) == 4, 60, what="the events that fit")
     assert [seen.id for seen in shop.published()] == [*events[:2], *events[3:]]
     letters = read_all(shop.kafka.bootstrap, [shop.letters])
-    told = [dict(message.headers() or []) for message in letters]
-    assert [(headers["id"], headers["tailrace.reason"]) for headers in told] == [
+    found = [dict(message.headers() or []) for message in letters]
+    assert [(headers["id"], headers["tailrace.reason"]) for headers in found] == [
         (events[2].encode(), b"permanent_failure")
     ]
-    assert b"larger than the topic takes" in told[0]["tailrace.explanation"]
+    assert b"larger than the topic takes" in found[0]["tailrace.explanation"]
     assert shop.connectors[-1].running
-    # It is known only to this process: the next one finds out by itself, and publishes nothing again.
+    # The next process does not know about the rejection: it finds out itself and publishes nothing twice.
     shop.connectors[-1].kill()
     shop.start()
     again = str(uuid.uuid4())
@@ -210,7 +210,7 @@ def test_a_record_that_its_topic_rejects_is_dead_lettered_alone(shop: Shop) -> N
     assert len(shop.published()) == 5
 
 
-def test_by_policy_a_record_that_its_topic_does_not_take_stops_the_pipeline(shop: Shop) -> None:
+def test_a_record_that_its_topic_rejects_stops_the_pipeline_if_configured(shop: Shop) -> None:
     shop.configure(dead_letters={"reasons": {"permanent_failure": "halt"}})
     shop.execute("ALTER TABLE outbox ADD COLUMN remark text")
     connector = shop.start()
@@ -223,7 +223,7 @@ def test_by_policy_a_record_that_its_topic_does_not_take_stops_the_pipeline(shop
 
 @contextmanager
 def config_of(shop: Shop, topic: str, name: str, value: str) -> Iterator[None]:
-    """A topic's setting, changed for a while."""
+    """Changes a setting of a topic and restores it afterwards."""
     admin = shop.kafka.admin()
 
     def alter(operation: AlterConfigOpType) -> None:
@@ -239,7 +239,7 @@ def config_of(shop: Shop, topic: str, name: str, value: str) -> Iterator[None]:
 
 
 def test_a_dead_letter_that_is_refused_stops_the_pipeline(shop: Shop) -> None:
-    """Row 58: it has nowhere else to go, and the position stays where it was."""
+    """Row 58: the event cannot be stored anywhere, and the position does not change."""
     shop.start().stop()
     with config_of(shop, shop.letters, "max.message.bytes", "2000"):
         connector = shop.start()

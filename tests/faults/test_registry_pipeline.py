@@ -1,4 +1,4 @@
-"""Rows 54 and 55 of the fault matrix for a whole pipeline: a registry that is away, at first or later."""
+"""Rows 54 and 55 of the fault matrix: a pipeline whose registry is unavailable, at the start or later."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from tailrace.testkit.topic_reader import read_all
 
 @pytest.fixture
 def subjects() -> str:
-    """A name for the subjects of one test: the registry is shared."""
+    """A subject template for one test, because the registry is shared."""
     return f"s{uuid.uuid4().hex[:8]}-{{type}}"
 
 
@@ -44,7 +44,7 @@ def pipeline(shop: Shop, url: str, subjects: str, *, folder: bool) -> None:
 
 
 @pytest.mark.parametrize("folder", [True, False], ids=["ids of a folder", "schemas of the registry"])
-def test_a_cold_start_waits_for_the_registry_and_says_so(
+def test_a_cold_start_waits_for_the_registry_and_logs_it(
     shop: Shop, registry: RegistryServer, subjects: str, folder: bool
 ) -> None:
     pipeline(shop, registry.url, subjects, folder=True)
@@ -63,8 +63,8 @@ def test_a_cold_start_waits_for_the_registry_and_says_so(
         assert verdict.ok, verdict
 
 
-def test_a_running_pipeline_does_not_miss_its_registry(shop: Shop, registry: RegistryServer, subjects: str) -> None:
-    """What it has seen goes on; a version it has not seen waits for the registry, and nothing is set aside for that."""
+def test_a_running_pipeline_continues_without_its_registry(shop: Shop, registry: RegistryServer, subjects: str) -> None:
+    """Events with known schemas are published. An event with a new version waits and is not dead-lettered."""
     pipeline(shop, registry.url, subjects, folder=True)
     register(shop)
     parts = urlsplit(registry.url)
@@ -85,8 +85,8 @@ def test_a_running_pipeline_does_not_miss_its_registry(shop: Shop, registry: Reg
         assert connector.running
 
 
-class Front:
-    """What stands before a registry: passes requests on, or answers with a page of its own while `closed`."""
+class ReverseProxy:
+    """A reverse proxy: forwards requests to the registry, or responds with a maintenance page while `closed`."""
 
     def __init__(self, registry: str) -> None:
         self.closed = False
@@ -114,8 +114,8 @@ class Front:
 
 
 @pytest.fixture
-def front(registry: RegistryServer) -> Iterator[Front]:
-    front = Front(registry.url)
+def front(registry: RegistryServer) -> Iterator[ReverseProxy]:
+    front = ReverseProxy(registry.url)
     thread = threading.Thread(target=front.server.serve_forever, args=(0.02,), daemon=True)
     thread.start()
     yield front
@@ -124,11 +124,11 @@ def front(registry: RegistryServer) -> Iterator[Front]:
     thread.join()
 
 
-def test_neither_a_strange_answer_nor_a_strange_type_stops_a_pipeline_that_has_run(
-    shop: Shop, registry: RegistryServer, front: Front
+def test_neither_an_unexpected_response_nor_an_invalid_type_stops_a_running_pipeline(
+    shop: Shop, registry: RegistryServer, front: ReverseProxy
 ) -> None:
-    """A maintenance page is an outage, also for a process that starts meanwhile; a type that cannot be a subject is
-    set aside. Only before the first event is a page instead of a registry a wrong setting."""
+    """A maintenance page is an outage, also for a process that starts during it. A type that cannot be a subject is
+    dead-lettered. Before the first event, such a page means that the setting is wrong."""
     placed, changed = (f"{name}-{uuid.uuid4().hex[:8]}" for name in ("Placed", "Changed"))
     with RegistryClient(RegistryOptions(registry.url, timeout=20)) as client:
         client.register(placed, SCHEMA, "json")
@@ -155,7 +155,7 @@ def test_neither_a_strange_answer_nor_a_strange_type_stops_a_pipeline_that_has_r
     assert len(shop.dead_lettered()) == len(strange)
 
 
-def test_an_unregistered_folder_is_refused_with_the_command_that_registers_it(
+def test_the_error_about_an_unregistered_folder_names_the_command(
     shop: Shop, registry: RegistryServer, subjects: str
 ) -> None:
     pipeline(shop, registry.url, subjects, folder=True)
@@ -163,7 +163,7 @@ def test_an_unregistered_folder_is_refused_with_the_command_that_registers_it(
     assert "tailrace schemas register" in shop.connectors[-1].log
 
 
-def test_register_and_diff_tell_what_is_where(
+def test_register_and_diff_compare_folder_and_registry(
     shop: Shop, registry: RegistryServer, subjects: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     pipeline(shop, registry.url, subjects, folder=True)
@@ -173,20 +173,20 @@ def test_register_and_diff_tell_what_is_where(
             main(["schemas", arguments[0], str(shop.file), "--json", *arguments[1:]])
         return ended.value.code, json.loads(capsys.readouterr().out)
 
-    code, told = run("register")
-    assert (code, len(told["missing"]), told["registered"]) == (1, 2, [])
+    code, found = run("register")
+    assert (code, len(found["missing"]), found["registered"]) == (1, 2, [])
     assert run("diff")[0] == 1
-    code, told = run("register", "--yes")
-    assert (code, len(told["registered"])) == (0, 2)
+    code, found = run("register", "--yes")
+    assert (code, len(found["registered"])) == (0, 2)
     assert run("register", "--yes") == (0, {"changed": [], "missing": [], "registered": []})
     assert run("diff") == (0, {"differences": []})
     changed = Path(shop.folder, "schemas", "OrderPlaced", "1.json")
     changed.write_text(json.dumps({**SCHEMA, "title": "another"}))
-    code, told = run("register", "--yes")
-    assert (code, len(told["changed"]), told["registered"]) == (1, 1, [])
-    code, told = run("diff")
-    assert (code, told["differences"][0]["is"]) == (1, "different")
-    assert '+  "title": "another"' in str(told["differences"][0]["diff"])
+    code, found = run("register", "--yes")
+    assert (code, len(found["changed"]), found["registered"]) == (1, 1, [])
+    code, found = run("diff")
+    assert (code, found["differences"][0]["is"]) == (1, "different")
+    assert '+  "title": "another"' in str(found["differences"][0]["diff"])
 
 
 def test_records_carry_the_id_that_the_registry_gave(shop: Shop, registry: RegistryServer, subjects: str) -> None:

@@ -47,7 +47,7 @@ def client(registry: RegistryServer) -> Iterator[RegistryClient]:
 
 @pytest.fixture
 def subject() -> str:
-    """A name nobody used, with characters that an address must escape."""
+    """A new subject, with characters that a URL must escape."""
     return f"shop/Order é {uuid.uuid4().hex[:12]}"
 
 
@@ -57,21 +57,21 @@ def compile_fetched(fetched: FetchedSchema) -> CompiledSchema:
     )
 
 
-def unheard(message: str) -> None:
-    raise AssertionError(f"a warning that nobody expected: {message}")
+def unexpected(message: str) -> None:
+    raise AssertionError(f"unexpected warning: {message}")
 
 
 class TestServer:
-    """Its own one: it is killed."""
+    """Tests with a server of their own, because they kill it."""
 
-    def test_it_keeps_what_it_answered_through_kill_and_leaves_nothing_behind(
+    def test_data_survives_a_kill_and_stopping_leaves_nothing_behind(
         self, subject: str, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         taken = socket.create_server(("127.0.0.1", 0))
         ports = [taken.getsockname()[1], free_port()]
         monkeypatch.setattr("tailrace.testkit.stack.registry.free_port", lambda: ports.pop(0))
         with taken, RegistryServer(choice=ServerChoice.LOCAL) as server:
-            assert ports == []  # somebody was quicker at the first one
+            assert ports == []  # the first port was in use
             run_dir, reaper, url = server.process.run_dir, server.process.reaper_pid, server.url
             with RegistryClient(RegistryOptions(url, timeout=20)) as client:
                 found = client.register(subject, ORDER, "json")
@@ -98,24 +98,24 @@ class TestServer:
                 named.kill()
         assert isinstance(json.load(urllib.request.urlopen(f"{registry.url}/subjects", timeout=20)), list)
 
-    def test_an_address_where_nobody_answers_is_said(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_an_address_without_a_server_is_reported(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr("tailrace.testkit.stack.server.ADDRESS_TIMEOUT", 0.2)
         monkeypatch.setenv(VARIABLE, "http://127.0.0.1:9")
         with pytest.raises(StackError, match="answer from the schema registry") as failed:
             RegistryServer().start()
         assert VARIABLE in failed.value.remedy
 
-    def test_there_is_none_from_docker(self) -> None:
+    def test_docker_is_not_supported(self) -> None:
         with pytest.raises(StackError, match="Docker"):
             RegistryServer(choice=ServerChoice.DOCKER)
 
 
 class TestFetching:
-    """From a repository of our own, with an archive of some bytes: the real one is 159 MB."""
+    """Downloads from a local repository with a tiny archive, because the real one has 159 MB."""
 
     @pytest.fixture
     def mirror(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-        """The archive in a repository that comes after one which has nothing; the cache is an empty one."""
+        """The archive in the second of two repositories, of which the first is empty. The cache is empty."""
         root = tmp_path / "mirror"
         (root / ARCHIVE).parent.mkdir(parents=True)
         with tarfile.open(root / ARCHIVE, "w:gz") as packed:
@@ -140,14 +140,14 @@ class TestFetching:
     def test_the_first_repository_that_has_it_is_used_once(self, mirror: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         digest = hashlib.sha256(mirror.read_bytes()).hexdigest()
         monkeypatch.setattr("tailrace.testkit.stack.registry.SHA256", digest)
-        told: list[str] = []
-        folder = application(told.append)
+        messages: list[str] = []
+        folder = application(messages.append)
         assert [file.name for file in folder.iterdir()] == ["quarkus-run.jar"]
         mirror.unlink()
-        assert application(told.append) == folder
-        assert len([line for line in told if "fetching" in line]) == 1
+        assert application(messages.append) == folder
+        assert len([line for line in messages if "fetching" in line]) == 1
 
-    def test_an_archive_with_another_checksum_is_thrown_away(self, mirror: Path, tmp_path: Path) -> None:
+    def test_an_archive_with_a_wrong_checksum_is_deleted(self, mirror: Path, tmp_path: Path) -> None:
         with pytest.raises(StackError, match="could not be fetched") as failed:
             application(lambda _: None)
         assert "404" in failed.value.why
@@ -162,7 +162,7 @@ class Quiet(SimpleHTTPRequestHandler):
 
 
 class TestClient:
-    def test_what_is_registered_is_found_under_the_same_id(self, client: RegistryClient, subject: str) -> None:
+    def test_a_registered_schema_is_found_under_the_same_id(self, client: RegistryClient, subject: str) -> None:
         found = client.register(subject, ORDER, "json")
         assert found.version == 1
         assert client.register(subject, ORDER, "json") == found
@@ -173,7 +173,7 @@ class TestClient:
         assert (fetched.subject, fetched.version, fetched.references) == (subject, 1, ())
         assert subject in client.subjects()
 
-    def test_the_latest_is_the_newest_at_every_question(self, client: RegistryClient, subject: str) -> None:
+    def test_every_request_returns_the_current_latest_version(self, client: RegistryClient, subject: str) -> None:
         client.register(subject, ORDER, "json")
         first = client.fetch(subject)
         client.register(subject, WIDER, "json")
@@ -183,7 +183,7 @@ class TestClient:
         assert (first.version, second.version, second.document) == (1, 2, WIDER)
         assert client.versions(subject) == [1, 2]
 
-    def test_spacing_makes_no_difference_to_a_lookup(self, client: RegistryClient, subject: str) -> None:
+    def test_whitespace_makes_no_difference_to_a_lookup(self, client: RegistryClient, subject: str) -> None:
         body = json.dumps({"schema": json.dumps(ORDER, indent=4), "schemaType": "JSON"}).encode()
         address = f"{client.url}/subjects/{urllib.request.quote(subject, safe='')}/versions"
         request = urllib.request.Request(address, body, {"Content-Type": "application/json"})
@@ -192,7 +192,7 @@ class TestClient:
         assert found is not None
         assert (found.registered.id, found.version) == (number, 1)
 
-    def test_what_is_not_registered_is_none(self, client: RegistryClient, subject: str) -> None:
+    def test_an_unregistered_schema_returns_none(self, client: RegistryClient, subject: str) -> None:
         assert client.fetch(subject) is None
         assert client.fetch(subject, 1) is None
         assert client.lookup(subject, ORDER, "json") is None
@@ -201,7 +201,7 @@ class TestClient:
         assert client.fetch(subject, 7) is None
         assert client.lookup(subject, OTHER, "json") is None
 
-    def test_what_was_withdrawn_is_not_found_any_more(self, client: RegistryClient, subject: str) -> None:
+    def test_a_deleted_schema_is_not_found(self, client: RegistryClient, subject: str) -> None:
         client.register(subject, ORDER, "json")
         assert client.fetch(subject, 1) is not None
         client._client.delete_subject(subject)
@@ -217,7 +217,7 @@ class TestClient:
         assert (fetched.kind, fetched.document, fetched.references) == ("avro", PRICE, references)
         assert client.lookup(subject, PRICE, "avro", references) == found
 
-    def test_a_reference_to_nothing_is_refused(self, client: RegistryClient, subject: str) -> None:
+    def test_a_reference_without_target_is_refused(self, client: RegistryClient, subject: str) -> None:
         with pytest.raises(SchemaError):
             client.register(subject, PRICE, "avro", [Reference("shop.Money", f"{subject} money", 1)])
         assert client.fetch(subject) is None
@@ -240,7 +240,7 @@ class TestClient:
         with pytest.raises(SchemaError, match="not valid"):
             client.set_compatibility("SIDEWAYS", subject)
 
-    def test_a_schema_that_is_none_is_refused(self, client: RegistryClient, subject: str) -> None:
+    def test_an_invalid_schema_is_refused(self, client: RegistryClient, subject: str) -> None:
         with pytest.raises(SchemaError, match="not valid"):
             client.register(subject, {"type": "record"}, "avro")
 
@@ -252,7 +252,7 @@ class TestClient:
         with pytest.raises(SchemaError, match="PROTOBUF, which is not supported"):
             client.fetch(subject)
 
-    def test_an_address_beside_the_registry_is_no_registry(self, registry: RegistryServer) -> None:
+    def test_another_path_of_the_server_is_not_a_registry(self, registry: RegistryServer) -> None:
         parts = urlsplit(registry.url)
         with (
             RegistryClient(RegistryOptions(f"{parts.scheme}://{parts.netloc}/elsewhere", timeout=20)) as client,
@@ -261,16 +261,16 @@ class TestClient:
             client.subjects()
 
     def test_this_registry_has_no_guids(self, client: RegistryClient, subject: str) -> None:
-        """The day it has, header framing can be tested with it."""
+        """As soon as it has, test header framing with it."""
         assert client.register(subject, ORDER, "json").registered.guid is None
 
 
 class TestSchemas:
-    def test_a_version_is_asked_for_once(self, registry: RegistryServer, client: RegistryClient, subject: str) -> None:
+    def test_a_version_is_requested_once(self, registry: RegistryServer, client: RegistryClient, subject: str) -> None:
         client.register(subject, ORDER, "json")
         with (
             proxied(registry) as (proxy, through),
-            RegistrySchemas(through, compile_fetched, warn=unheard) as compiled_schemas,
+            RegistrySchemas(through, compile_fetched, warn=unexpected) as compiled_schemas,
         ):
             compiled = compiled_schemas.find(subject, "1")
             assert compiled is not None
@@ -282,10 +282,10 @@ class TestSchemas:
             assert compiled_schemas.find(subject, "1") is compiled
             assert proxy.moved(Direction.TO_SERVER) == asked
 
-    def test_an_unknown_type_is_asked_for_once(self, registry: RegistryServer, subject: str) -> None:
+    def test_an_unknown_type_is_requested_once(self, registry: RegistryServer, subject: str) -> None:
         with (
             proxied(registry) as (proxy, through),
-            RegistrySchemas(through, compile_fetched, warn=unheard) as compiled_schemas,
+            RegistrySchemas(through, compile_fetched, warn=unexpected) as compiled_schemas,
         ):
             assert compiled_schemas.find(subject, None) is None
             assert compiled_schemas.versions(subject) == []
@@ -296,25 +296,25 @@ class TestSchemas:
             assert proxy.moved(Direction.TO_SERVER) == asked
 
     def test_an_unknown_type_is_found_once_it_is_registered(self, client: RegistryClient, subject: str) -> None:
-        with RegistrySchemas(client, compile_fetched, warn=unheard, forget_seconds=0.05) as compiled_schemas:
+        with RegistrySchemas(client, compile_fetched, warn=unexpected, forget_seconds=0.05) as compiled_schemas:
             assert compiled_schemas.find(subject, "1") is None
             client.register(subject, ORDER, "json")
             found = wait_until(lambda: compiled_schemas.find(subject, "1"), what="the new schema")
             assert found is not None
             assert found.version == 1
 
-    def test_a_new_latest_takes_over_in_the_background(self, client: RegistryClient, subject: str) -> None:
+    def test_a_new_latest_version_is_loaded_in_the_background(self, client: RegistryClient, subject: str) -> None:
         client.register(subject, ORDER, "json")
-        with RegistrySchemas(client, compile_fetched, warn=unheard, refresh_seconds=0.05) as compiled_schemas:
+        with RegistrySchemas(client, compile_fetched, warn=unexpected, refresh_seconds=0.05) as compiled_schemas:
             compiled = compiled_schemas.find(subject, None)
             assert compiled is not None
             assert compiled.version == 1
             client.register(subject, WIDER, "json")
-            wait_until(lambda: compiled_schemas.known[subject, None].version == 2, what="the new latest")
+            wait_until(lambda: compiled_schemas.known[subject, None].version == 2, what="the new latest version")
             assert compiled_schemas.known[subject, "1"] is compiled
             assert compiled_schemas.known[subject, "2"] is compiled_schemas.known[subject, None]
 
-    def test_a_new_latest_that_is_unfit_leaves_the_old_one(self, client: RegistryClient, subject: str) -> None:
+    def test_an_unusable_latest_version_leaves_the_old_one_in_use(self, client: RegistryClient, subject: str) -> None:
         client.register(subject, ORDER, "json")
         warnings: list[str] = []
         with RegistrySchemas(client, compile_fetched, warn=warnings.append, refresh_seconds=0.05) as compiled_schemas:
@@ -322,12 +322,12 @@ class TestSchemas:
             client.register(subject, {**WIDER, "$schema": "http://example.invalid/draft"}, "json")
             wait_until(lambda: warnings, what="the warning")
             client.register(subject, {**WIDER, "title": "fit"}, "json")
-            wait_until(lambda: compiled_schemas.known[subject, None].version == 3, what="the one after it")
+            wait_until(lambda: compiled_schemas.known[subject, None].version == 3, what="the next version")
         assert compiled is not None
         assert len(warnings) == 1
         assert f"version 1 of {subject} stays in use" in warnings[0]
 
-    def test_what_a_schema_refers_to_comes_with_it(self, client: RegistryClient, subject: str) -> None:
+    def test_references_are_fetched_with_a_schema(self, client: RegistryClient, subject: str) -> None:
         client.register(f"{subject} money", MONEY, "avro")
         client.register(subject, PRICE, "avro", [Reference("shop.Money", f"{subject} money", 1)])
         given: list[FetchedSchema] = []
@@ -336,12 +336,12 @@ class TestSchemas:
             given.append(fetched)
             return CompiledJsonSchema.compile(fetched.subject, fetched.version, {}, fetched.place)
 
-        with RegistrySchemas(client, keep, warn=unheard) as compiled_schemas:
+        with RegistrySchemas(client, keep, warn=unexpected) as compiled_schemas:
             compiled_schemas.find(subject, "1")
         assert [fetched.named for fetched in given] == [{"shop.Money": MONEY}]
 
     def test_closing_ends_the_thread(self, client: RegistryClient) -> None:
-        RegistrySchemas(client, compile_fetched, warn=unheard).close()
+        RegistrySchemas(client, compile_fetched, warn=unexpected).close()
         assert not [thread for thread in threading.enumerate() if thread.name == "registry-refresh"]
 
 
@@ -353,7 +353,7 @@ class TestIdentified:
         assert [compiled.registered for compiled in named] == [found.registered]
         assert named.known[subject, None].is_valid({"id": 1})
 
-    def test_one_that_is_not_registered_is_named_with_the_remedy(self, client: RegistryClient, subject: str) -> None:
+    def test_an_unregistered_schema_is_reported_with_a_remedy(self, client: RegistryClient, subject: str) -> None:
         folder = SchemaSet.of([CompiledJsonSchema.compile(subject, 1, ORDER, "schemas/Order/1.json")])
         with pytest.raises(SchemaError, match=r"schemas/Order/1\.json is not registered") as missing:
             identified(folder, client, lambda compiled: compiled.subject)
@@ -361,10 +361,10 @@ class TestIdentified:
 
 
 class TestRegistering:
-    def test_a_folder_with_references_goes_there_and_back(
+    def test_a_folder_with_references_is_registered_and_fetched(
         self, client: RegistryClient, tmp_path: Path, subject: str
     ) -> None:
-        """In the order of references, translated to what the registry calls them; what comes back is usable."""
+        """Schemas are registered after those they refer to, with the registry's versions. Fetched ones are usable."""
         word = f"s{uuid.uuid4().hex[:8]}"
         files = {
             "Order/3.json": {"properties": {"to": {"$ref": "../ZAddress/7.json"}}},
@@ -389,7 +389,7 @@ class TestRegistering:
         assert list(register(compare(folder.schemas, client, subject_of), client)) == []
         named = identified(folder, client, subject_of)
         assert all(compiled.registered for compiled in named)
-        with RegistrySchemas(client, worker_registry.compile_fetched, warn=unheard) as compiled_schemas:
+        with RegistrySchemas(client, worker_registry.compile_fetched, warn=unexpected) as compiled_schemas:
             order, price = compiled_schemas.find(f"{word}-Order", "1"), compiled_schemas.find(f"{word}-Price", None)
         assert order is not None
         assert price is not None
@@ -397,7 +397,7 @@ class TestRegistering:
         assert not order.is_valid({"to": {"zip": 1}})
         assert price.encode({"gross": {"cents": 3}}) == b"\x06"
 
-    def test_files_that_need_each_other_cannot_be_registered(self, tmp_path: Path) -> None:
+    def test_circular_references_cannot_be_registered(self, tmp_path: Path) -> None:
         for name, other in (("A", "B"), ("B", "A")):
             (tmp_path / f"{name}.json").write_text(json.dumps({"properties": {"x": {"$ref": f"{other}.json"}}}))
         with pytest.raises(SchemaError, match="refers to itself"):
@@ -406,7 +406,7 @@ class TestRegistering:
 
 @contextmanager
 def proxied(registry: RegistryServer) -> Iterator[tuple[TcpProxy, RegistryClient]]:
-    """A client whose questions go through a proxy, so that they can be counted."""
+    """A client behind a proxy that counts the bytes of its requests."""
     parts = urlsplit(registry.url)
     assert parts.hostname
     with (

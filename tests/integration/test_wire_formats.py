@@ -62,7 +62,7 @@ KEYS: dict[str, Any] = {
 
 @dataclass
 class Trip:
-    """An event's way: its schema registered, checked, written in a format, sent, and read from the topic."""
+    """Registers a schema, validates an event, writes it in a format, and reads the record from the topic."""
 
     kafka: KafkaBroker
     registry: RegistryServer
@@ -117,7 +117,7 @@ def trip(kafka: KafkaBroker, registry: RegistryServer) -> Iterator[Trip]:
 
 
 def as_json(order: dict[str, Any]) -> dict[str, Any]:
-    """What an Avro reader gives, as the payload wrote it."""
+    """Converts the values of an Avro reader to those of the JSON payload."""
     lines = [{**line, "price": str(line["price"])} for line in order["lines"]]
     placed = order["placed"].isoformat(timespec="milliseconds").replace("+00:00", "Z")
     return {**order, "lines": lines, "placed": placed}
@@ -181,7 +181,7 @@ def test_a_cloudevent_with_avro_is_read_by_both(trip: Trip) -> None:
     ],
     ids=repr,
 )
-def test_a_tombstone_stays_one(trip: Trip, form: RecordFormat) -> None:
+def test_a_tombstone_has_no_value_in_every_format(trip: Trip, form: RecordFormat) -> None:
     message = trip.send(form, None)
     assert message.value() is None
     assert message.key() is not None

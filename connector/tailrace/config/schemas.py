@@ -105,14 +105,14 @@ class FormatSettings(Section):
             )
         if self.cloudevents == "structured" and (self.value, self.schema_id) != ("json", "none"):
             raise wrong(
-                "binary, because a structured event is one JSON text without a schema's id",
+                "binary, because a structured event is one JSON object without a schema id",
                 "write `cloudevents: binary`, or remove schema_id and avro",
                 "format",
                 "cloudevents",
             )
         if (self.cloudevents, self.value, self.schema_id) == ("binary", "json", "prefix"):
             raise wrong(
-                "header, because a CloudEvent of the type application/json cannot begin with a schema's id",
+                "header, because a CloudEvent with content-type application/json cannot begin with a schema id",
                 "write `schema_id: header`, which does not change the value",
                 "format",
                 "schema_id",

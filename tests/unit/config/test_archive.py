@@ -31,7 +31,7 @@ def test_addresses(tmp_path: Path, url: str) -> None:
 @pytest.mark.parametrize(
     "url", ["cold", "file://cold", "s3://", "s3://key:secret@cold", "https://cold/x", "s3://a?b=c"]
 )
-def test_what_is_no_address(tmp_path: Path, url: str) -> None:
+def test_invalid_addresses_are_refused(tmp_path: Path, url: str) -> None:
     with pytest.raises(ConfigError, match=r"archive\.url"):
         load_pipeline(settings(tmp_path, url=url))
 

@@ -27,7 +27,7 @@ def test_other_names_and_single_values_pass() -> None:
 
 
 @pytest.mark.parametrize("value", [None, [1], {"a": 1}])
-def test_only_single_values(value: object) -> None:
+def test_lists_and_maps_are_refused(value: object) -> None:
     with pytest.raises(PydanticCustomError, match="a text, a number"):
         setting_value(value)
 
@@ -44,7 +44,7 @@ def test_only_single_values(value: object) -> None:
         {"partitioner": "consistent_random", "message.max.bytes": 1000},
     ],
 )
-def test_values_that_fit(settings: dict[str, Setting]) -> None:
+def test_valid_combinations_are_accepted(settings: dict[str, Setting]) -> None:
     checked_settings(settings, 1000, transactional=True)
 
 
@@ -62,7 +62,7 @@ def test_values_that_fit(settings: dict[str, Setting]) -> None:
         ({"message.max.bytes": 999}, "message.max.bytes"),
     ],
 )
-def test_values_that_contradict(settings: dict[str, Setting], field: str) -> None:
+def test_contradictory_values_are_refused(settings: dict[str, Setting], field: str) -> None:
     with pytest.raises(PydanticCustomError) as caught:
         checked_settings(settings, 1000, transactional=True)
     assert caught.value.context is not None

@@ -45,12 +45,12 @@ def failure(folder: Path, text: str, environ: dict[str, str] | None = None) -> C
     with pytest.raises(ConfigError) as caught:
         load(folder, text, environ)
     error = caught.value
-    # Neither the error nor what Python would print with it may hold a secret or pydantic's own words.
+    # Neither the error nor its printed form may contain a secret or pydantic's text.
     assert error.__cause__ is None
     assert error.__suppress_context__
-    for told in (str(error), repr(error), error.what, error.why, error.remedy):
-        assert "s3cret" not in told
-        assert "pydantic" not in told
+    for shown in (str(error), repr(error), error.what, error.why, error.remedy):
+        assert "s3cret" not in shown
+        assert "pydantic" not in shown
     return error
 
 
@@ -62,7 +62,7 @@ def test_loads(folder: Path) -> None:
     assert pipeline.schemas is None
 
 
-def test_folders_count_from_the_file(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_folders_are_relative_to_the_file(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(folder.parent)
     (folder / "orders.yaml").write_text(GOOD)
     assert load_pipeline(f"{folder.name}/orders.yaml", PW).topics.folder == folder / "topics"
@@ -101,7 +101,7 @@ def test_references_anywhere_are_shown_as_written(folder: Path) -> None:
     assert "${env:ID}" in repr(pipeline)
 
 
-def test_passwords_may_hold_any_character(folder: Path) -> None:
+def test_passwords_may_contain_any_character(folder: Path) -> None:
     pipeline = load(folder, environ={"PW": "a@b/c:d%?#"})
     assert pipeline.source.postgres.reveal() == "postgresql://tailrace:a%40b%2Fc%3Ad%25%3F%23@localhost:5432/shop"
 
@@ -154,7 +154,7 @@ def test_other_variables_are_not_settings(folder: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("variable", "value", "told"),
+    ("variable", "value", "expected"),
     [
         (
             "TAILRACE_KAFKA__BOOTSTAP",
@@ -170,9 +170,9 @@ def test_other_variables_are_not_settings(folder: Path) -> None:
         ("TAILRACE_KAFKA__SETTINGS__ACKS", "1", ["kafka.settings.acks", "lose acknowledged events", "Remove it"]),
     ],
 )
-def test_broken_variables_are_named(folder: Path, variable: str, value: str, told: list[str]) -> None:
+def test_invalid_variables_are_named(folder: Path, variable: str, value: str, expected: list[str]) -> None:
     error = failure(folder, GOOD, {**PW, variable: value})
-    for part in [f"orders.yaml (from {variable})", *told]:
+    for part in [f"orders.yaml (from {variable})", *expected]:
         assert part in str(error)
 
 
@@ -249,7 +249,7 @@ BROKEN = [
 
 
 @pytest.mark.parametrize("case", [Broken(*case) for case in BROKEN], ids=lambda case: case.name)
-def test_broken_settings(folder: Path, case: Broken) -> None:
+def test_invalid_settings_are_reported(folder: Path, case: Broken) -> None:
     error = failure(folder, case.text)
     line, field, says, remedy = case[2:]
     file = f"{folder / 'orders.yaml'}{f':{line}' if line else ''}"
@@ -286,7 +286,7 @@ def test_an_address_in_the_wrong_place_hides_its_password(folder: Path) -> None:
     assert "on_invalid is 'postgresql://u:***@h'" in error.what
 
 
-def test_a_failed_reference_is_reported_once_and_is_no_secret(folder: Path) -> None:
+def test_a_failed_reference_is_reported_once_and_shown(folder: Path) -> None:
     text = GOOD.replace("${env:PW}", "${env:NO_1}") + "  settings: {sasl.password: '${env:NO_2}'}\n"
     error = failure(folder, text + "limits: {batch_records: '${env:NO_3}'}\n")
     assert "has 3 problems" in error.what
@@ -295,7 +295,7 @@ def test_a_failed_reference_is_reported_once_and_is_no_secret(folder: Path) -> N
         assert f"{name} is not set" in error.why
 
 
-def test_loading_the_cheap_part_loads_no_model() -> None:
+def test_light_modules_do_not_import_the_model() -> None:
     code = "import sys, tailrace.config.secrets; sys.exit('pydantic' in sys.modules or 'yaml' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 

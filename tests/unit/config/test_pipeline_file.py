@@ -29,7 +29,7 @@ def test_allows_aliases_and_merges(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "told"),
+    ("text", "expected"),
     [
         ("a: 1\nb: 2\na: 3\n", ["orders.yaml:3: a is given twice", "line 1", "Remove one"]),
         ("s:\n  p: 1\n  p: s3cret\n", ["orders.yaml:3: s.p is given twice", "line 2"]),
@@ -52,16 +52,16 @@ def test_allows_aliases_and_merges(tmp_path: Path) -> None:
     ],
     ids=[str(number) for number in range(18)],  # the text itself would be in the path
 )
-def test_refuses(tmp_path: Path, text: str | bytes, told: list[str]) -> None:
+def test_invalid_yaml_is_refused(tmp_path: Path, text: str | bytes, expected: list[str]) -> None:
     with pytest.raises(ConfigError) as caught:
         read_document(write(tmp_path, text), PIPELINE_FILE)
-    for part in told:
+    for part in expected:
         assert part in str(caught.value)
     assert "s3cret" not in str(caught.value)
     assert caught.value.remedy
 
 
-def test_refuses_what_is_no_file(tmp_path: Path) -> None:
+def test_a_folder_or_missing_file_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="does not exist"):
         read_document(tmp_path / "absent.yaml", PIPELINE_FILE)
     with pytest.raises(ConfigError, match="cannot be read"):

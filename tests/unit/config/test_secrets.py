@@ -84,7 +84,7 @@ def test_names_and_addresses_of_a_connection_are_not_masked() -> None:
     assert mask("only-me") == MASK
 
 
-def test_what_is_no_connection_at_all_is_masked_as_a_whole() -> None:
+def test_text_that_is_not_a_connection_string_is_masked_completely() -> None:
     connection_secret(Secret("${env:ODD}", "not-a-connection-9"))
     assert "not-a-connection-9" not in mask("cannot use not-a-connection-9")
 
@@ -133,7 +133,7 @@ def test_mask_knows_the_lines_of_a_key() -> None:
     assert mask("-----END PRIVATE KEY----- expected") == "-----END PRIVATE KEY----- expected"
 
 
-def test_mask_leaves_short_values_alone() -> None:
+def test_mask_does_not_replace_short_values() -> None:
     remember("a", "ab", "", "xyz")
     assert mask("a cab of xyz") == "a cab of xyz"
 
@@ -152,7 +152,7 @@ def test_mask_leaves_short_values_alone() -> None:
         ("it's", "host=h password='", "'", "it's"),
     ],
 )
-def test_referenced_values_fit_their_place(value: str, before: str, after: str, fitted: str) -> None:
+def test_referenced_values_are_escaped_for_their_place(value: str, before: str, after: str, fitted: str) -> None:
     assert fit_connection(value, before, after) == fitted
 
 

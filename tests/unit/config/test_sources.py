@@ -1,4 +1,4 @@
-"""`source:` names one database with its settings, and its address is not shown."""
+"""`source:` names one database with its settings; its address is not shown."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ def failure(file: Path, *source: str, **environ: str) -> ConfigError:
     with pytest.raises(ConfigError) as caught:
         load(file, *source, **environ)
     error = caught.value
-    for told in (str(error), repr(error), error.what, error.why, error.remedy):
-        assert "s3cret" not in told
+    for text in (str(error), repr(error), error.what, error.why, error.remedy):
+        assert "s3cret" not in text
     return error
 
 
@@ -74,7 +74,7 @@ def test_addresses(file: Path, address: str) -> None:
         "5",
     ],
 )
-def test_what_is_no_address_is_refused_without_being_shown(file: Path, address: str) -> None:
+def test_an_invalid_address_is_refused_and_not_shown(file: Path, address: str) -> None:
     error = failure(file, f"mongo: {address}", "collection: shop.outbox")
     assert "orders.yaml:3: source.mongo is wrong: expected a MongoDB address" in error.what
     assert "mongodb://tailrace:${env:DB_PASSWORD}@" in error.remedy
@@ -101,7 +101,7 @@ def test_what_is_no_address_is_refused_without_being_shown(file: Path, address: 
         "[shop.outbox, '']",
     ],
 )
-def test_what_are_no_collections_is_refused(file: Path, given: str) -> None:
+def test_invalid_collections_are_refused(file: Path, given: str) -> None:
     error = failure(file, MONGO, f"collection: {given}")
     assert "source.collection" in error.what
     assert "database.collection" in error.what
@@ -142,7 +142,7 @@ def test_one_database_and_its_outbox(file: Path, source: list[str], place: str, 
     ],
 )
 def test_settings_of_the_other_database_are_refused(file: Path, source: list[str], foreign: str) -> None:
-    """Not ignored: whoever writes `on_change: halt` believes that it holds."""
+    """They are not ignored: a user who writes `on_change: halt` expects it to take effect."""
     error = failure(file, *source, foreign)
     name = foreign.partition(":")[0]
     assert f"orders.yaml:5: source.{name} is " in error.what
@@ -150,7 +150,7 @@ def test_settings_of_the_other_database_are_refused(file: Path, source: list[str
 
 
 class TestVariables:
-    def test_they_go_over_the_file(self, file: Path) -> None:
+    def test_variables_override_the_file(self, file: Path) -> None:
         over = {"TAILRACE_SOURCE__MONGO": "mongodb://other", "TAILRACE_SOURCE__COLLECTION": "shop.other"}
         source = load(file, MONGO, "collection: shop.outbox", **over).source
         assert source.mongo is not None
@@ -161,7 +161,7 @@ class TestVariables:
         source = load(file, MONGO, TAILRACE_SOURCE__COLLECTION=written).source
         assert source.collection == ("shop.a", "shop.b")
 
-    def test_what_is_wrong_with_one_names_it_and_shows_nothing(self, file: Path) -> None:
+    def test_an_invalid_variable_is_named_and_not_shown(self, file: Path) -> None:
         error = failure(file, "collection: a.b", TAILRACE_SOURCE__MONGO="mongo//u:s3cret@h")
         assert "(from TAILRACE_SOURCE__MONGO): source.mongo is wrong" in error.what
 
@@ -180,7 +180,7 @@ class TestSecrets:
             ("mongodb://u:${env:PW}@h", "mongodb://u:${env:PW}@h"),
         ],
     )
-    def test_a_password_is_shown_nowhere(self, file: Path, address: str, shown: str) -> None:
+    def test_a_password_is_never_shown(self, file: Path, address: str, shown: str) -> None:
         pipeline = load(file, f"mongo: {address}", "collection: a.b", PW="env-s3cret")
         assert str(pipeline.source.mongo) == shown
         for text in (repr(pipeline), str(pipeline), pipeline.model_dump_json(), str(pipeline.model_dump())):
@@ -193,11 +193,11 @@ class TestSecrets:
         assert mask("auth of u with driver-s3cret failed") == "auth of u with *** failed"
         assert mask("auth of u with percent-s3cret failed") == "auth of u with *** failed"
 
-    def test_another_mistake_in_the_file_does_not_show_it(self, file: Path) -> None:
+    def test_another_error_in_the_file_does_not_show_it(self, file: Path) -> None:
         assert "table" in failure(file, MONGO, "collection: a.b", "table: t").what
 
-    def test_a_referenced_password_is_fitted_into_the_address(self, file: Path) -> None:
-        """`p@ss/1` as it is would end the password early and make a host of the rest."""
+    def test_a_referenced_password_is_escaped_in_the_address(self, file: Path) -> None:
+        """Unescaped, `p@ss/1` would end the password early, and the rest would be the host."""
         source = load(file, "mongo: mongodb://u:${env:PW}@h", "collection: a.b", PW="p@ss/1").source
         assert source.mongo is not None
         assert source.mongo.reveal() == "mongodb://u:p%40ss%2F1@h"

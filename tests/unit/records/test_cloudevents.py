@@ -51,7 +51,7 @@ def test_an_event_is_read_with_all_its_attributes(mode: str) -> None:
     assert found.get_data() == {"a": 1}
 
 
-def test_the_payload_stands_in_a_structured_event_byte_for_byte() -> None:
+def test_a_structured_event_contains_the_payload_byte_for_byte() -> None:
     payload = b' {"a":1.10,  "b":"\\u00e9", "a b":[ ]} '
     value = made("structured", event(payload=payload)).value
     assert value is not None
@@ -96,14 +96,14 @@ def test_a_tombstone_has_no_value_and_is_still_an_event(mode: str) -> None:
 
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("key", [None, b"", b"\xff\xfe", b"a\x00b", b"line\nline"])
-def test_a_key_that_is_no_plain_text_is_no_attribute(mode: str, key: bytes | None) -> None:
+def test_a_key_that_is_not_plain_text_is_not_an_attribute(mode: str, key: bytes | None) -> None:
     record = made(mode, event(key=key))
     assert record.key == key
     attributes = dict(record.headers) if mode == "binary" else json.loads(record.value or b"")
     assert not {"ce_subject", "ce_partitionkey", "subject", "partitionkey"} & set(attributes)
 
 
-def test_a_key_in_another_form_is_no_partitionkey() -> None:
+def test_an_encoded_key_is_not_the_partitionkey() -> None:
     record = made("binary", event(), key="json")
     assert record.key == b'"o-1"'
     assert dict(record.headers)["ce_subject"] == "o-1"
@@ -112,7 +112,7 @@ def test_a_key_in_another_form_is_no_partitionkey() -> None:
 
 @pytest.mark.parametrize("changes", [{"id": ""}, {"type": ""}, {"id": "a\nb"}, {"type": "a\x7f"}])
 @pytest.mark.parametrize("mode", MODES)
-def test_an_attribute_that_may_not_be_is_rejected(mode: str, changes: dict[str, str]) -> None:
+def test_an_invalid_attribute_is_rejected(mode: str, changes: dict[str, str]) -> None:
     with pytest.raises(Rejected, match="control characters") as caught:
         made(mode, event(**changes))
     assert caught.value.reason is Reason.PERMANENT_FAILURE
@@ -127,14 +127,14 @@ def test_an_attribute_that_may_not_be_is_rejected(mode: str, changes: dict[str, 
     ],
 )
 @pytest.mark.parametrize("mode", MODES)
-def test_the_schemas_address_is_told_if_it_has_one(mode: str, file: str, shown: bool) -> None:
+def test_dataschema_is_set_if_the_schema_has_an_address(mode: str, file: str, shown: bool) -> None:
     found = parsed(made(mode, event(), CompiledJsonSchema.compile("Placed", 1, {}, file)))
     assert found.get_dataschema() == (file if shown else None)
 
 
 @pytest.mark.parametrize("name", ["ce_id", "CE_Source", "content-type", "Content-Type", "ce_time"])
 @pytest.mark.parametrize("mode", MODES)
-def test_a_column_cannot_pass_for_an_attribute(mode: str, name: str) -> None:
+def test_a_column_cannot_replace_an_attribute(mode: str, name: str) -> None:
     extra: Headers = [(name, b"forged"), ("ok", b"1")]
     record = made(mode, event(extra=extra))
     assert (name, b"forged") not in record.headers
@@ -148,7 +148,7 @@ def test_a_column_may_be_an_extension_of_a_binary_event() -> None:
 
 
 @pytest.mark.parametrize("payload", [b"", b"no json", b"\xff", b'{"a":1', b'{"a":1}}'])
-def test_what_is_no_json_is_never_put_into_a_structured_event(payload: bytes) -> None:
+def test_invalid_json_is_rejected_in_a_structured_event(payload: bytes) -> None:
     with pytest.raises(Rejected, match="not usable JSON") as caught:
         made("structured", event(payload=payload))
     assert caught.value.reason is Reason.POISON_MESSAGE
@@ -167,7 +167,7 @@ JSON = st.recursive(
 
 @pytest.mark.parametrize("mode", MODES)
 @given(value=st.dictionaries(st.text(), JSON, max_size=4), moment=st.integers(0, 253402300799999))
-def test_any_object_comes_back_equal_with_its_time(mode: str, value: Any, moment: int) -> None:
+def test_every_object_is_read_back_equal_with_its_time(mode: str, value: Any, moment: int) -> None:
     found = parsed(made(mode, event(payload=json.dumps(value).encode(), committed_ms=moment)))
     assert found.get_data() == value
     stamp = found.get_time()

@@ -1,4 +1,4 @@
-"""Formats: refused where they make no sense, and read with the registry client's own deserialisers."""
+"""Record formats: invalid combinations are refused, and the registry client's deserialisers read the others."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def registry() -> Registry:
 
 @functools.cache
 def shared() -> Registry:
-    """One for all examples of a property: what is registered twice is registered once."""
+    """One registry for all examples of a property test, because registering a schema again changes nothing."""
     return Registry()
 
 
@@ -109,7 +109,7 @@ def test_a_framed_key_is_read_by_the_registrys_own_deserialiser(
     assert registry.read(value, record) == content
 
 
-def test_a_header_holds_the_guid_and_leaves_the_value_alone(registry: Registry) -> None:
+def test_a_header_holds_the_guid_and_the_value_is_unchanged(registry: Registry) -> None:
     record = made(RecordFormat(schema_id="header"), registry, {"n": 1})
     guid = registry.client.get_latest_version(f"{TOPIC}-value").guid or ""
     assert dict(record.headers)["__value_schema_id"] == b"\x01" + bytes.fromhex(guid.replace("-", ""))
@@ -118,11 +118,11 @@ def test_a_header_holds_the_guid_and_leaves_the_value_alone(registry: Registry) 
 
 @pytest.mark.parametrize("schema_id", ["prefix", "header"])
 @given(n=st.integers(-(2**63), 2**63 - 1), s=st.none() | st.text(st.characters(exclude_categories=["Cs"])))
-def test_any_avro_value_comes_back_equal(schema_id: Any, n: int, s: str | None) -> None:
+def test_every_avro_value_is_read_back_equal(schema_id: Any, n: int, s: str | None) -> None:
     registry = shared()
     record = made(RecordFormat(value="avro", schema_id=schema_id), registry, {"n": n, "s": s})
     data = (record.value or b"")[5:] if schema_id == "prefix" else record.value or b""
-    # The deserialiser itself refuses values of fewer than six bytes, id or not; fastavro reads them all.
+    # The deserialiser refuses values of fewer than six bytes; fastavro reads them all.
     assert fastavro.schemaless_reader(io.BytesIO(data), DOCUMENTS["avro"], None) == {"n": n, "s": s}
     if len(record.value or b"") > 5:
         assert registry.read("avro", record) == {"n": n, "s": s}
@@ -174,7 +174,7 @@ def test_a_schema_of_the_other_kind_is_rejected(registry: Registry, value: Any, 
         make(event(b'{"n":1}'), Route(TOPIC), ({"n": 1}, schema))
 
 
-def test_a_schema_that_no_registry_knows_stops_the_pipeline() -> None:
+def test_an_unregistered_schema_stops_the_pipeline() -> None:
     schema = CompiledJsonSchema.compile("Order", 1, {}, "schemas/Order/1.json")
     make = record_maker(RecordFormat(schema_id="prefix"), key_schema=None)
     with pytest.raises(ConfigError, match=r"schemas/Order/1\.json"):
@@ -183,7 +183,7 @@ def test_a_schema_that_no_registry_knows_stops_the_pipeline() -> None:
 
 @pytest.mark.parametrize("name", ["__value_schema_id", "__key_schema_id"])
 @pytest.mark.parametrize("schema_id", ["prefix", "header"])
-def test_a_column_cannot_pass_for_a_schemas_id(registry: Registry, schema_id: Any, name: str) -> None:
+def test_a_column_cannot_replace_the_schema_id(registry: Registry, schema_id: Any, name: str) -> None:
     content = {"n": 5, "s": "long enough"}
     forged = (name, b"\x00\x00\x00\x00\x63")
     record = made(RecordFormat(value="avro", schema_id=schema_id), registry, content, extra=[forged, ("ok", b"1")])
@@ -220,7 +220,7 @@ def test_the_key_may_come_from_another_column(registry: Registry) -> None:
         ({"cloudevents": "binary"}, "source"),
     ],
 )
-def test_what_readers_could_make_no_sense_of_is_refused_at_the_start(settings: dict[str, Any], word: str) -> None:
+def test_unreadable_formats_are_refused_at_the_start(settings: dict[str, Any], word: str) -> None:
     with pytest.raises(ConfigError, match=word) as caught:
         RecordFormat(**settings)
     assert caught.value.remedy

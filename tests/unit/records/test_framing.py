@@ -1,4 +1,4 @@
-"""Schema ids as bytes: taken apart by the client library's own reader."""
+"""Schema ids as bytes, parsed by the client library."""
 
 from __future__ import annotations
 
@@ -20,27 +20,27 @@ def schema(registered: RegistryIds | None) -> CompiledAvroSchema:
 
 
 @given(st.integers(0, 2**31 - 1))
-def test_the_number_stands_before_the_value(number: int) -> None:
+def test_the_id_is_written_before_the_value(number: int) -> None:
     found = SchemaId("AVRO")
     rest = found.from_bytes(io.BytesIO(framing.before(schema(RegistryIds(number))) + b"value"))
     assert (found.id, found.guid, rest.read()) == (number, None, b"value")
 
 
 @given(st.uuids())
-def test_the_guid_stands_in_the_header(guid: object) -> None:
+def test_the_guid_is_written_into_the_header(guid: object) -> None:
     found = SchemaId("JSON")
     rest = found.from_bytes(io.BytesIO(framing.in_header(schema(RegistryIds(5, str(guid))))))
     assert (found.id, found.guid, rest.read()) == (None, guid, b"")
 
 
-def test_without_a_guid_the_number_stands_in_the_header() -> None:
+def test_without_a_guid_the_id_is_written_into_the_header() -> None:
     found = SchemaId("JSON")
     found.from_bytes(io.BytesIO(framing.in_header(schema(RegistryIds(5)))))
     assert (found.id, found.guid) == (5, None)
 
 
 @pytest.mark.parametrize("write", [framing.before, framing.in_header])
-def test_a_schema_that_is_in_no_registry_stops_the_pipeline(write: object) -> None:
+def test_a_schema_without_ids_stops_the_pipeline(write: object) -> None:
     with pytest.raises(ConfigError, match="orders-value") as caught:
         write(schema(None))  # type: ignore[operator]
     assert "schemas.registry" in caught.value.remedy

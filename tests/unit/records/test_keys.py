@@ -1,4 +1,4 @@
-"""Keys in each form, and what becomes of those that have no such form."""
+"""Keys in each format, and keys that are rejected."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def json_text(topic: str) -> CompiledSchema:
 
 
 @given(st.binary() | st.none())
-def test_bytes_stay_as_they_are(key: bytes | None) -> None:
+def test_bytes_are_unchanged(key: bytes | None) -> None:
     assert key_writer("bytes", "prefix", None)(key, "orders") == (key, None)
 
 
@@ -60,13 +60,13 @@ def test_in_header_mode_the_key_itself_has_no_id() -> None:
 
 
 @pytest.mark.parametrize(("form", "schema_id"), [("json", "none"), ("json", "prefix"), ("avro", "header")])
-def test_no_key_is_no_key_in_any_form(form: KeyFormat, schema_id: SchemaId) -> None:
+def test_a_missing_key_is_missing_in_every_format(form: KeyFormat, schema_id: SchemaId) -> None:
     schema_of = avro if form == "avro" else json_text
     assert key_writer(form, schema_id, schema_of)(None, "orders") == (None, None)
 
 
 @pytest.mark.parametrize(("form", "schema_id"), [("json", "none"), ("json", "prefix"), ("avro", "header")])
-def test_a_key_that_is_no_text_is_rejected(form: KeyFormat, schema_id: SchemaId) -> None:
+def test_a_key_that_is_not_text_is_rejected(form: KeyFormat, schema_id: SchemaId) -> None:
     with pytest.raises(Rejected, match="UTF-8") as caught:
         key_writer(form, schema_id, avro if form == "avro" else json_text)(b"\xff", "orders")
     assert caught.value.reason is Reason.PERMANENT_FAILURE
@@ -91,7 +91,7 @@ def test_a_topics_schema_is_looked_up_once() -> None:
     assert asked == ["a", "b"]
 
 
-def test_a_registry_that_was_away_is_asked_again() -> None:
+def test_a_lookup_that_failed_is_repeated() -> None:
     away = [True]
 
     def schema_of(topic: str) -> CompiledSchema:
@@ -111,6 +111,6 @@ def test_an_event_whose_key_schema_is_of_the_other_kind_is_rejected() -> None:
         key_writer("avro", "prefix", json_text)(b"k", "orders")
 
 
-def test_framed_keys_need_somewhere_to_find_their_schemas() -> None:
+def test_framed_keys_require_schemas_of_keys() -> None:
     with pytest.raises(ConfigError, match="schemas of keys"):
         key_writer("json", "prefix", None)

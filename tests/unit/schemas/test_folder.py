@@ -1,4 +1,4 @@
-"""The folder registry: which files count, which are refused by name."""
+"""Schema folders: which files are read, and which are refused by name."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def write(folder: Path, files: dict[str, str]) -> None:
         (folder / name).write_text(text)
 
 
-def test_versions_flat_files_and_types_with_dots(tmp_path: Path) -> None:
+def test_versioned_files_flat_files_and_types_with_dots_are_read(tmp_path: Path) -> None:
     files = ["OrderPlaced/1.json", "OrderPlaced/12.json", "shop.order.paid/2.json", "shop.refund.json"]
     write(tmp_path, dict.fromkeys(files, "{}") | {".gitkeep": "", "OrderPlaced/.note": "x"})
     found = {(schema.subject, schema.version, schema.file) for schema in load_folder(tmp_path)}
@@ -46,7 +46,7 @@ def test_versions_flat_files_and_types_with_dots(tmp_path: Path) -> None:
         "T.yaml",
     ],
 )
-def test_files_of_other_names_are_refused_by_name(tmp_path: Path, name: str) -> None:
+def test_files_with_other_names_are_refused(tmp_path: Path, name: str) -> None:
     write(tmp_path, {name: "{}"})
     with pytest.raises(SchemaError) as caught:
         load_folder(tmp_path)
@@ -61,7 +61,7 @@ def test_a_file_that_is_not_json_is_named(tmp_path: Path, text: str) -> None:
         load_folder(tmp_path)
 
 
-def test_a_schema_may_speak_of_nul(tmp_path: Path) -> None:
+def test_a_schema_may_contain_nul(tmp_path: Path) -> None:
     write(tmp_path, {"T/1.json": '{"pattern": "^[^\\u0000-\\u001f]*$"}'})
     schema = load_folder(tmp_path).find("T", "1")
     assert schema is not None
@@ -74,13 +74,13 @@ def test_an_unusable_schema_names_its_file(tmp_path: Path) -> None:
         load_folder(tmp_path)
 
 
-def test_a_flat_file_beside_a_folder_with_version_1(tmp_path: Path) -> None:
+def test_a_flat_file_and_version_1_of_the_same_subject_are_refused(tmp_path: Path) -> None:
     write(tmp_path, {"T/1.json": "{}", "T.json": "{}"})
     with pytest.raises(SchemaError, match="twice"):
         load_folder(str(tmp_path))
 
 
-def test_folders_that_are_missing_or_empty(tmp_path: Path) -> None:
+def test_a_missing_folder_is_refused_and_an_empty_one_is_not(tmp_path: Path) -> None:
     assert list(load_folder(tmp_path)) == []
     with pytest.raises(SchemaError, match="cannot be read"):
         load_folder(tmp_path / "absent")
@@ -115,7 +115,7 @@ def test_files_refer_to_each_other_by_path_and_by_id(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("files", "told"),
+    ("files", "expected"),
     [
         ({"T/1.json": '{\n "properties": {\n  "a": {"type": "strin"}}}'}, r"T/1\.json:3 \(#/properties/a/type\)"),
         (
@@ -137,11 +137,11 @@ def test_files_refer_to_each_other_by_path_and_by_id(tmp_path: Path) -> None:
         ({"T/1.json": '{\n  "a": 1,\n  "a": 2}'}, r"T/1\.json is not JSON.*a"),
     ],
 )
-def test_what_is_wrong_is_told_in_one_message_with_file_and_line(
-    tmp_path: Path, files: dict[str, str], told: str
+def test_all_problems_are_reported_together_with_file_and_line(
+    tmp_path: Path, files: dict[str, str], expected: str
 ) -> None:
     write(tmp_path, files)
-    with pytest.raises(SchemaError, match=told) as caught:
+    with pytest.raises(SchemaError, match=expected) as caught:
         load_folder(tmp_path)
     assert caught.value.remedy
 
@@ -164,7 +164,7 @@ def test_an_avro_schema_uses_the_types_of_other_files(tmp_path: Path) -> None:
     assert order.references == (Reference("shop.Money", "Money", 1),)
 
 
-def test_an_avro_type_that_nobody_defines_or_two_define(tmp_path: Path) -> None:
+def test_an_avro_type_with_no_or_two_definitions_is_refused(tmp_path: Path) -> None:
     record = '{"type": "record", "name": "%s", "fields": [{"name": "x", "type": "%s"}]}'
     write(tmp_path, {"A/1.avsc": record % ("A", "Nobody")})
     with pytest.raises(SchemaError, match="'Nobody' is not defined"):

@@ -1,6 +1,4 @@
-"""Schemas that want more than to be checked with: nothing they say opens a connection or a file, and no pattern lets
-a payload hold the pipeline up. (Row 57 of the faults.)
-"""
+"""Row 57 of the fault matrix: no schema opens a connection or a file, and no pattern can stall the pipeline."""
 
 from __future__ import annotations
 
@@ -21,7 +19,7 @@ from tailrace.schemas.validators import ReferencedSchemas
 
 
 class Trap(NamedTuple):
-    """A web server that would answer with a schema, and the requests it got."""
+    """A web server that would respond with a schema, and the requests it received."""
 
     address: str
     requests: list[str]
@@ -50,13 +48,13 @@ def trap() -> Iterator[Trap]:
 
 
 Needy = dict[str, Callable[[str], dict[str, Any]]]
-"""By what it is that points to an address: a schema that does so."""
+"""Schemas that refer to an address, by the way they do it."""
 
 REFUSED: Needy = {
     "a reference": lambda there: {"allOf": [{"$ref": f"{there}/a"}]},
     "a reference into a document": lambda there: {"properties": {"a": {"$ref": f"{there}/a#/definitions/b"}}},
     "a reference without a scheme": lambda there: {"items": {"$ref": there.removeprefix("http:") + "/a"}},
-    "a reference in a definition that nobody uses": lambda there: {"definitions": {"a": {"not": {"$ref": there}}}},
+    "a reference in an unused definition": lambda there: {"definitions": {"a": {"not": {"$ref": there}}}},
     "an identity and a relative reference": lambda there: {"$id": f"{there}/a/b", "allOf": [{"$ref": "c"}]},
     "a part's identity and a relative reference": lambda there: {
         "items": {"$id": f"{there}/a/b", "items": {"$ref": "c"}}
@@ -66,17 +64,17 @@ REFUSED: Needy = {
 HARMLESS: Needy = {
     "an identity": lambda there: {"$id": f"{there}/a", "type": "object"},
     "values that look like references": lambda there: {"enum": [{"$ref": there}], "default": {"$ref": there}},
-    "a keyword nobody knows": lambda there: {"x-see": {"$ref": there}, "type": "object"},
+    "an unknown keyword": lambda there: {"x-see": {"$ref": there}, "type": "object"},
     "a vocabulary": lambda there: {"$vocabulary": {there: True}, "type": "object"},
 }
 REFUSED_IN: dict[str, Needy] = {
     DRAFTS[0]: {"a dynamic reference": lambda there: {"items": {"$dynamicRef": f"{there}/a#b"}}},
-    # The engine would take any value for the beginning of the document.
+    # jsonschema-rs would read any value as the start of the document.
     DRAFTS[1]: {"a recursive reference": lambda there: {"type": "object", "items": {"$recursiveRef": f"{there}/a"}}},
 }
 HARMLESS_IN: dict[str, Needy] = {
     DRAFTS[0]: {
-        # The rules of the draft around it count.
+        # The enclosing draft's rules apply.
         "the meta-schema of a part": lambda there: {
             "$defs": {"a": {"$id": "urn:x:a", "$schema": f"{there}/a", "type": "object"}},
             "$ref": "urn:x:a",
@@ -99,13 +97,13 @@ def compile_schema(document: Any, surroundings: ReferencedSchemas = ALONE) -> Co
     return CompiledJsonSchema.compile("T", 1, document, "T/1.json", surroundings=surroundings)
 
 
-def test_the_trap_catches_an_engine_that_may_fetch(trap: Trap) -> None:
+def test_the_server_records_requests_of_a_validator_that_may_fetch(trap: Trap) -> None:
     jsonschema_rs.validator_for({"$ref": f"{trap.address}/caught"}).is_valid(1)
     assert trap.requests == ["/caught"]
 
 
 @pytest.mark.parametrize(("draft", "need"), every(REFUSED, REFUSED_IN))
-def test_what_would_have_to_be_fetched_is_refused_and_not_fetched(trap: Trap, draft: str, need: str) -> None:
+def test_remote_references_are_refused_and_not_fetched(trap: Trap, draft: str, need: str) -> None:
     document = needy(draft, (REFUSED | REFUSED_IN.get(draft, {}))[need](trap.address))
     with pytest.raises(SchemaError) as caught:
         compile_schema(document)
@@ -117,7 +115,7 @@ def test_what_would_have_to_be_fetched_is_refused_and_not_fetched(trap: Trap, dr
 
 
 @pytest.mark.parametrize(("draft", "need"), every(HARMLESS, HARMLESS_IN))
-def test_what_only_names_an_address_is_checked_with_and_not_fetched(trap: Trap, draft: str, need: str) -> None:
+def test_addresses_that_are_not_references_are_accepted_and_not_fetched(trap: Trap, draft: str, need: str) -> None:
     compiled = compile_schema(needy(draft, (HARMLESS | HARMLESS_IN.get(draft, {}))[need](trap.address)))
     assert compiled.is_valid({"$ref": trap.address})
     assert not compiled.is_valid("no object")
@@ -150,11 +148,11 @@ PATTERNS = [
 ]
 LENGTH = 400_000
 CPU_SECONDS = 2.0
-"""It takes some milliseconds. A number of steps quadratic in LENGTH takes minutes, an exponential one for ever."""
+"""Linear time takes milliseconds. Time quadratic in LENGTH takes minutes, and exponential time never ends."""
 
 
 def cpu(work: Callable[[], object]) -> float:
-    """What counts is what this thread worked, however busy the machine is."""
+    """Returns the CPU time of this thread, which does not depend on the load of the machine."""
     started = time.thread_time()
     work()
     return time.thread_time() - started
@@ -162,7 +160,7 @@ def cpu(work: Callable[[], object]) -> float:
 
 @pytest.mark.parametrize("unit", ["a", "x", "ab", "a ", " ", "é"])
 @pytest.mark.parametrize("pattern", PATTERNS)
-def test_patterns_that_explode_elsewhere_run_in_linear_time(pattern: str, unit: str) -> None:
+def test_patterns_made_for_backtracking_run_in_linear_time(pattern: str, unit: str) -> None:
     text = unit * (LENGTH // len(unit)) + "!"
     value = compile_schema({"pattern": pattern})
     names = compile_schema({"propertyNames": {"pattern": pattern}})
@@ -189,7 +187,7 @@ def test_patterns_that_need_backtracking_are_refused(pattern: str, keyword: str)
     ["((a{100}){100}){100}", "((((a{50}){50}){50}){50}){50}", r"(\w{500}){500}", "(" * 50_000 + ")" * 50_000],
     ids=["cubed", "to the fifth", "wide", "deep"],
 )
-def test_patterns_that_would_fill_the_memory_are_refused_at_once(pattern: str) -> None:
+def test_patterns_that_need_too_much_memory_are_refused_at_once(pattern: str) -> None:
     def refused() -> None:
         with pytest.raises(SchemaError, match="the pattern"):
             compile_schema({"pattern": pattern})

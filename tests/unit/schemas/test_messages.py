@@ -1,4 +1,4 @@
-"""Explanations: the right field, what was expected, what came; never the payload, never unbounded."""
+"""Explanations name the field, the expected and the actual value, briefly and without the payload."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def explain(schema: Any, value: Any, *, size: int | None = None) -> str:
         ({"not": {}}, 1, "$: expected what `not` demands, got 1"),
     ],
 )
-def test_each_kind_of_error_has_its_words(schema: Any, value: Any, says: str) -> None:
+def test_each_kind_of_error_has_its_message(schema: Any, value: Any, says: str) -> None:
     assert says in explain(schema, value)
 
 
@@ -65,14 +65,14 @@ def test_the_path_leads_to_the_field() -> None:
     assert "$.items[2]['a b']: expected null, got 1" in text
 
 
-def test_at_most_five_errors_and_then_a_word() -> None:
+def test_at_most_five_errors_are_listed() -> None:
     text = explain({"items": {"type": "string"}}, list(range(9)))
     assert text.count("expected string") == 5
     assert text.endswith("; and more")
     assert not explain({"items": {"type": "string"}}, list(range(5))).endswith("and more")
 
 
-def test_containers_are_never_shown_and_scalars_are_cut() -> None:
+def test_containers_are_not_shown_and_scalars_are_shortened() -> None:
     schema = {"properties": {"a": {"type": "integer"}, "b": {"type": "integer"}}}
     text = explain(schema, {"a": {"card": SECRET}, "b": "x" * 500, "c": SECRET})
     assert SECRET not in text
@@ -126,7 +126,7 @@ LARGE = [
 
 
 @pytest.mark.parametrize(("schema", "value", "says"), LARGE)
-def test_a_large_value_is_narrowed_down_to_its_fault(schema: Any, value: Any, says: str) -> None:
+def test_the_error_in_a_large_value_is_located(schema: Any, value: Any, says: str) -> None:
     text = explain(schema, value)
     assert says in text
     assert FILL[:100] not in text
@@ -154,7 +154,7 @@ def test_thousands_of_errors_are_explained_in_bounded_time(schema: Any) -> None:
     assert time.perf_counter() - started < 3
 
 
-def test_circular_references_come_to_an_end() -> None:
+def test_circular_references_end() -> None:
     schema = {
         "allOf": [{"$ref": "#/$defs/a"}],
         "$defs": {"a": {"$ref": "#/$defs/b"}, "b": {"$ref": "#/$defs/a", "type": "null"}},
@@ -162,7 +162,7 @@ def test_circular_references_come_to_an_end() -> None:
     assert "as a whole violates" in explain(schema, [FILL])
 
 
-def test_a_small_value_of_very_many_members_is_not_listed() -> None:
+def test_a_value_with_very_many_members_is_not_listed() -> None:
     value = {str(number): 1 for number in range(500)}
     assert len(orjson.dumps(value)) <= LISTABLE_BYTES
     assert "as a whole violates one of 'propertyNames'" in explain({"propertyNames": {"maxLength": 0}}, value)

@@ -1,12 +1,12 @@
-"""The required cases of the official JSON Schema Test Suite, through Tailrace's own parsing, compiling and checking.
+"""The required cases of the official JSON Schema Test Suite, parsed, compiled and validated by Tailrace.
 
-Where Tailrace differs from the suite, it does so on purpose, and every difference is counted here:
+Tailrace differs from the suite on purpose in three ways, and every difference is counted here:
 
-- A schema that refers to a document which is not registered is refused, since nothing is ever fetched. With the
-  suite's remote documents registered beside it, it compiles, and its cases pass.
-- A schema with a meta-schema of its own is refused even then: which rules count must not depend on a document.
-  The engine alone passes those cases.
-- Formats are checked. The suite wants them to be mere remarks, from 2020-12 on, unless a meta-schema asks for more.
+- A schema that refers to an unregistered document is refused, because nothing is ever fetched. With the suite's
+  remote documents registered as well, it compiles, and its cases pass.
+- A schema with its own meta-schema is refused even then, because the rules must not depend on a document.
+  jsonschema-rs alone passes those cases.
+- Formats are checked. Since 2020-12, the suite expects them to be annotations unless a meta-schema says otherwise.
 """
 
 from __future__ import annotations
@@ -37,16 +37,16 @@ DRAFTS = {
 
 
 class Tally(NamedTuple):
-    """How many cases of a draft end how."""
+    """Numbers of cases of a draft, by result."""
 
     alone: int
-    """passed with the schema alone,"""
-    beside: int
-    """refused alone, passed with the remote documents registered,"""
+    """Passed with the schema alone."""
+    with_remotes: int
+    """Refused alone, passed with the remote documents registered."""
     own_meta_schema: int
-    """refused always; the engine passes them,"""
+    """Always refused, but passed by jsonschema-rs."""
     formats: int
-    """judged invalid where the suite takes a format for a remark."""
+    """Invalid here, although the suite treats the format as an annotation."""
 
 
 EXPECTED = {
@@ -59,7 +59,7 @@ EXPECTED = {
 
 
 class Suite(NamedTuple):
-    """The suite, its remote documents moved from localhost:1234 to an address where somebody listens."""
+    """The suite, with its remote documents moved from localhost:1234 to the address of a listening server."""
 
     folder: Path
     address: str
@@ -73,7 +73,7 @@ class Suite(NamedTuple):
                 yield f"{file.stem}: {group['description']}", group
 
     def remotes(self, draft: str) -> ReferencedSchemas:
-        """The remote documents of a draft and those of none, under the addresses they would be fetched from."""
+        """Returns the remote documents of a draft and the shared ones, by the address they would be fetched from."""
         documents = {}
         for file in sorted((self.folder / "remotes").rglob("*.json")):
             name = file.relative_to(self.folder / "remotes")
@@ -86,7 +86,7 @@ class Suite(NamedTuple):
 
 @pytest.fixture
 def suite() -> Iterator[Suite]:
-    """The suite; afterwards, nobody may have called where its remote documents are said to be."""
+    """The suite. Checks afterwards that no remote document was requested."""
     folder = json_schema_suite()
     with socket.create_server(("127.0.0.1", 0)) as listener:
         listener.setblocking(False)
@@ -100,7 +100,7 @@ def of_draft(schema: Any, draft: str) -> Any:
 
 
 def wrong(compiled: CompiledJsonSchema, group: Any) -> list[str]:
-    """The cases with another verdict than the suite's. Every invalid value must have an explanation, too."""
+    """Returns the cases with another result than the suite expects. Every invalid value needs an explanation, too."""
     found = []
     for case in group["tests"]:
         text = json.dumps(case["data"]).encode()
@@ -113,7 +113,7 @@ def wrong(compiled: CompiledJsonSchema, group: Any) -> list[str]:
 
 
 def compile_schema(schema: Any, surroundings: ReferencedSchemas = ALONE) -> CompiledJsonSchema | None:
-    """The compiled schema, or None if the schema is rejected."""
+    """Returns the compiled schema, or None if the schema is rejected."""
     try:
         return CompiledJsonSchema.compile("T", 1, schema, "T/1.json", surroundings=surroundings)
     except SchemaError:
@@ -136,7 +136,7 @@ def test_every_required_case_passes_or_differs_on_purpose(suite: Suite, draft: s
             tally["formats"] += len(remarks)
         elif compiled := compile_schema(schema, remotes):
             assert not wrong(compiled, group), name
-            tally["beside"] += size
+            tally["with_remotes"] += size
         else:
             assert schema["$schema"].startswith(f"http://{suite.address}/"), f"{name} is refused"
             engine = jsonschema_rs.validator_for(schema, **remotes.options())

@@ -1,4 +1,4 @@
-"""Strict parsing: what comes back is exactly what the bytes say."""
+"""Strict parsing: the value is exactly what the bytes say, or the text is rejected."""
 
 from __future__ import annotations
 
@@ -23,18 +23,18 @@ VALUES = st.recursive(SCALARS, lambda inner: st.lists(inner) | st.dictionaries(s
 
 
 @given(VALUES)
-def test_whatever_can_be_held_comes_back(value: object) -> None:
+def test_every_supported_value_is_parsed_unchanged(value: object) -> None:
     assert parse(json.dumps(value).encode()) == value
     assert parse(json.dumps(value, ensure_ascii=False).encode()) == value
 
 
 @given(VALUES)
-def test_the_same_where_keys_are_known_to_be_unique(value: object) -> None:
+def test_values_are_parsed_unchanged_if_keys_are_known_to_be_unique(value: object) -> None:
     assert parse(json.dumps(value).encode(), keys_unique=True) == value
 
 
 @given(st.binary())
-def test_any_bytes_are_a_value_or_not_json(text: bytes) -> None:
+def test_any_bytes_are_parsed_or_rejected(text: bytes) -> None:
     try:
         value = parse(text)
     except NotJsonError:
@@ -78,7 +78,7 @@ def test_an_integer_too_long_even_for_python_is_refused() -> None:
         b"-9223372036854775808",
     ],
 )
-def test_long_runs_of_digits_that_are_no_huge_integers_pass(text: bytes) -> None:
+def test_long_runs_of_digits_that_are_not_integers_pass(text: bytes) -> None:
     assert parse(text) == json.loads(text)
 
 
@@ -106,7 +106,7 @@ def test_long_runs_of_digits_that_are_no_huge_integers_pass(text: bytes) -> None
         b"\xff\xfe{\x00}\x00",
     ],
 )
-def test_what_is_not_json_is_refused(text: bytes) -> None:
+def test_invalid_json_is_refused(text: bytes) -> None:
     with pytest.raises(NotJsonError):
         parse(text)
 
@@ -126,7 +126,7 @@ def test_many_brackets_side_by_side_are_not_depth() -> None:
 
 
 @given(st.text())
-def test_nul_is_found_exactly_where_it_is(text: str) -> None:
+def test_has_nul_finds_exactly_the_texts_with_nul(text: str) -> None:
     assert has_nul(json.dumps(text).encode()) == ("\0" in text)
 
 
@@ -137,7 +137,7 @@ def test_an_escaped_backslash_before_u0000_is_no_nul(text: bytes, found: bool) -
 
 
 class Pairs(list[tuple[str, Any]]):
-    """An object as it is written: its keys need not differ."""
+    """An object as it is written, with keys that may repeat."""
 
 
 NAMES = st.text(st.sampled_from('a :"\\\\u3Aé😀'), max_size=3)
@@ -149,14 +149,14 @@ WRITTEN = st.recursive(
 
 
 def repeats(tree: Any) -> bool:
-    """Whether an object of the tree has a key twice."""
+    """Returns whether an object of the tree repeats a key."""
     if isinstance(tree, Pairs):
         return len({key for key, _ in tree}) < len(tree) or any(repeats(child) for _, child in tree)
     return isinstance(tree, list) and any(map(repeats, tree))
 
 
 def meant(tree: Any) -> Any:
-    """The value of a tree without repeated keys."""
+    """Returns the value of a tree without repeated keys."""
     if isinstance(tree, Pairs):
         return {key: meant(child) for key, child in tree}
     return [meant(child) for child in tree] if isinstance(tree, list) else tree
@@ -188,7 +188,7 @@ def texts(draw: st.DrawFn, tree: Any) -> str:
 
 @settings(max_examples=600, deadline=None)  # a busy machine may draw slowly
 @given(st.data())
-def test_an_object_with_a_key_twice_is_refused_and_no_other(data: st.DataObject) -> None:
+def test_only_objects_with_repeated_keys_are_refused(data: st.DataObject) -> None:
     tree = data.draw(WRITTEN)
     text = data.draw(texts(tree)).encode()
     event(f"repeats: {repeats(tree)}")
@@ -214,7 +214,7 @@ def test_an_object_with_a_key_twice_is_refused_and_no_other(data: st.DataObject)
         b'{"a":"::","a":"\\u003a\\u003a\\u003a"}',
     ],
 )
-def test_repeated_keys_however_they_are_written(text: bytes) -> None:
+def test_repeated_keys_are_found_in_every_spelling(text: bytes) -> None:
     with pytest.raises(NotJsonError, match="more than once"):
         parse(text)
 
@@ -229,11 +229,11 @@ def test_repeated_keys_however_they_are_written(text: bytes) -> None:
         b'{":::":":::", "b" : "\\":\\""}',
     ],
 )
-def test_keys_that_only_look_alike_pass(text: bytes) -> None:
+def test_similar_but_different_keys_pass(text: bytes) -> None:
     assert parse(text) == json.loads(text)
 
 
-def test_of_a_repeated_key_only_the_name_is_shown_and_cut() -> None:
+def test_the_message_shows_only_the_shortened_name_of_a_repeated_key() -> None:
     with pytest.raises(NotJsonError) as caught:
         parse(b'{"card":"4111-1111","card":"4222-2222"}')
     assert str(caught.value) == "an object has the key 'card' more than once"

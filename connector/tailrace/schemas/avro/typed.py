@@ -157,7 +157,7 @@ class _TypedSource(Source):
 
 
 def _null(union: Type) -> int:
-    """Returns the index of the null branch. Only null or one other type can be told apart after reading."""
+    """Returns the index of the null branch. After reading, only null and one other type can be distinguished."""
     kinds = [kind_of(part) for part in union.parts]
     if len(kinds) != 2 or kinds.count("null") != 1:
         raise Untyped

@@ -78,7 +78,7 @@ class _Inliner:
             raise _Unclear
         inlined = self.inline(target, (*above, place))
         if "/draft-0" in self._documents.draft:
-            return inlined  # up to draft 7, nothing counts beside $ref
+            return inlined  # up to draft 7, keywords next to $ref are ignored
         copied = self._copied(node, (*above, place))
         return {**copied, "allOf": [*copied.get("allOf", ()), inlined]} if copied else inlined
 

@@ -346,5 +346,5 @@ def _client(options: RegistryOptions) -> Any:  # noqa: ANN401
         raise ConfigError(
             "the registry's settings do not fit together",
             remedy="basic.auth.user.info is user:password; a key needs ssl.certificate.location; bearer.auth.* needs "
-            "bearer.auth.credentials.source and what that source asks for.",
+            "bearer.auth.credentials.source and the settings of that source.",
         ) from None

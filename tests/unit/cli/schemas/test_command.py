@@ -1,4 +1,4 @@
-"""`tailrace schemas list` and `check`: what runs in a user's CI, without any server."""
+"""`tailrace schemas list` and `check`, which need no server."""
 
 from __future__ import annotations
 
@@ -30,13 +30,15 @@ def run(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[object, st
     return caught.value.code, printed.out, printed.err
 
 
-def test_a_change_that_is_allowed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_compatible_change_is_accepted(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     write(tmp_path, Order_1=OPEN, Order_2=OFFERS_MORE)
     code, out, _ = run(capsys, "check", "--folder", str(tmp_path))
     assert (code, out) == (0, "2 schemas: none with an incompatible change.\n")
 
 
-def test_a_change_that_is_not_is_told_with_file_and_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_incompatible_change_is_reported_with_file_and_line(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     write(tmp_path, Order_1=OPEN, Order_2=NEEDS_MORE)
     code, out, _ = run(capsys, "check", "--folder", str(tmp_path))
     line = 1 + json.dumps(NEEDS_MORE, indent=1).splitlines().index('  "b": {')
@@ -44,8 +46,8 @@ def test_a_change_that_is_not_is_told_with_file_and_line(tmp_path: Path, capsys:
     assert f"{tmp_path}/Order/2.json:{line} (#/properties/b) is required" in out
     assert "compatibility.yaml" in out
     code, out, _ = run(capsys, "check", "--folder", str(tmp_path), "--json")
-    told = json.loads(out)
-    assert (code, told["ok"], told["conflicts"][0]["problems"][0]["line"]) == (1, False, line)
+    report = json.loads(out)
+    assert (code, report["ok"], report["conflicts"][0]["problems"][0]["line"]) == (1, False, line)
 
 
 @pytest.mark.parametrize(
@@ -59,19 +61,23 @@ def test_a_change_that_is_not_is_told_with_file_and_line(tmp_path: Path, capsys:
         ("{default: NONE, subjects: {Order: BACKWARD_TRANSITIVE}}", 1),
     ],
 )
-def test_the_mode_decides(tmp_path: Path, capsys: pytest.CaptureFixture[str], modes: str, code: int) -> None:
+def test_the_mode_decides_which_changes_are_allowed(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], modes: str, code: int
+) -> None:
     write(tmp_path, Order_1=OPEN, Order_2=NEEDS_MORE)
     (tmp_path / "compatibility.yaml").write_text(modes)
     assert run(capsys, "check", "--folder", str(tmp_path))[0] == code
 
 
-def test_strict_counts_what_an_open_schema_does_not_name(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_strict_mode_includes_undeclared_properties(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     write(tmp_path, Order_1=OPEN, Order_2=OFFERS_MORE)
     (tmp_path / "compatibility.yaml").write_text("strict: true")
     assert run(capsys, "check", "--folder", str(tmp_path))[0] == 1
 
 
-def test_only_transitive_modes_look_further_back_than_one(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_only_transitive_modes_compare_more_than_one_version(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     narrow = {"type": "object", "properties": {"a": {"type": "string"}, "b": {"type": "boolean"}}}
     dropped = {"type": "object", "properties": {"a": {"type": "string"}}}
     write(tmp_path, Order_1=narrow, Order_2=dropped, Order_3=OFFERS_MORE)
@@ -80,7 +86,7 @@ def test_only_transitive_modes_look_further_back_than_one(tmp_path: Path, capsys
     assert run(capsys, "check", "--folder", str(tmp_path))[0] == 1
 
 
-def test_another_kind_of_schema_is_a_change_too(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_another_kind_of_schema_is_incompatible(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     write(tmp_path, Order_1=OPEN)
     (tmp_path / "Order/2.avsc").write_text('"string"')
     code, out, _ = run(capsys, "check", "--folder", str(tmp_path))
@@ -89,7 +95,7 @@ def test_another_kind_of_schema_is_a_change_too(tmp_path: Path, capsys: pytest.C
 
 
 @pytest.mark.parametrize(
-    ("text", "told"),
+    ("text", "expected"),
     [
         ("default: SIDEWAYS", "compatibility.yaml:1: default must be one of NONE"),
         ("a: 1", "compatibility.yaml:1: a is not a setting"),
@@ -100,12 +106,14 @@ def test_another_kind_of_schema_is_a_change_too(tmp_path: Path, capsys: pytest.C
         ("{", "compatibility.yaml:1 is not YAML"),
     ],
 )
-def test_modes_that_cannot_be_read(tmp_path: Path, capsys: pytest.CaptureFixture[str], text: str, told: str) -> None:
+def test_invalid_modes_are_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], text: str, expected: str
+) -> None:
     write(tmp_path, Order_1=OPEN)
     (tmp_path / "compatibility.yaml").write_text(text)
     code, _, err = run(capsys, "check", "--folder", str(tmp_path))
     assert code == 2
-    assert told in err
+    assert expected in err
 
 
 def test_list_names_every_version_with_its_references(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -118,7 +126,7 @@ def test_list_names_every_version_with_its_references(tmp_path: Path, capsys: py
     ]
 
 
-def test_a_pipeline_without_a_folder_is_told_how_to_name_one(
+def test_a_pipeline_without_a_folder_gets_an_error_with_a_remedy(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     file = tmp_path / "orders.yaml"

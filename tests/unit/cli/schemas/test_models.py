@@ -1,4 +1,4 @@
-"""`tailrace schemas models`: written, printed, and compared in a user's CI."""
+"""`tailrace schemas models`: writes, prints and checks generated models."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def folder(tmp_path: Path) -> Path:
     return made
 
 
-def test_what_is_written_is_up_to_date_until_a_schema_changes(
+def test_generated_models_are_up_to_date_until_a_schema_changes(
     folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     file = tmp_path / "events.py"
@@ -49,14 +49,14 @@ def test_what_is_written_is_up_to_date_until_a_schema_changes(
     assert file.read_text() == before
 
 
-def test_without_a_file_it_is_printed(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_without_a_file_the_models_are_printed(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     code, out, _ = run(capsys, "--folder", str(folder))
     assert (code, "class Order(BaseModel):" in out) == (0, True)
     code, _, err = run(capsys, "--folder", str(folder), "--check")
     assert (code, "--output" in err) == (2, True)
 
 
-def test_only_some_types_with_what_they_refer_to(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_selected_types_are_generated_with_their_references(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (folder / "Sale.json").write_text('{"properties": {"order": {"$ref": "Order.json"}}}')
     (folder / "Other.json").write_text(json.dumps(ORDER))
     code, out, _ = run(capsys, "--folder", str(folder), "--type", "Sale")
@@ -70,14 +70,14 @@ def test_only_some_types_with_what_they_refer_to(folder: Path, capsys: pytest.Ca
 
 
 def test_the_models_of_the_example_are_up_to_date(capsys: pytest.CaptureFixture[str]) -> None:
-    """By the command of its README."""
+    """Checked with the command of its README."""
     readme = (ROOT / "examples/order_summary/README.md").read_text()
     [command] = re.findall(r"^tailrace schemas models (.*?)\n```", readme, re.DOTALL | re.MULTILINE)
     arguments = [str(ROOT / each) if "/" in each else each for each in command.replace("\\\n", "").split()]
     assert run(capsys, *arguments, "--check")[:2] == (0, "")
 
 
-def test_a_schema_that_is_not_usable_is_told(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_unusable_schema_is_reported(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (folder / "Bad.json").write_text('{"type": 5}')
     code, out, err = run(capsys, "--folder", str(folder))
     assert (code, out) == (2, "")

@@ -1,4 +1,4 @@
-"""The AsyncAPI document: valid by the official schema, complete in itself, and true to what goes on Kafka."""
+"""The AsyncAPI document is valid, self-contained, and describes the records as they are written."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def compiled_schemas(tmp_path_factory: pytest.TempPathFactory) -> list[CompiledS
 
 @pytest.fixture(scope="module")
 def official() -> jsonschema_rs.Validator:
-    """The schema that AsyncAPI's makers publish."""
+    """The official JSON Schema of AsyncAPI."""
     return jsonschema_rs.validator_for(asyncapi_schema("3.0.0"), offline=True)
 
 
@@ -103,7 +103,7 @@ def test_the_official_schema_accepts_the_document(
     assert broken(official, orjson.loads(orjson.dumps(document))) == []
 
 
-def test_the_official_schema_sees_what_is_wrong(
+def test_the_official_schema_rejects_invalid_documents(
     official: jsonschema_rs.Validator, compiled_schemas: list[CompiledSchema]
 ) -> None:
     for place in ("#/channels/shop.orders", "#/components/messages/OrderPlaced.v1", "#/operations/send.shop.orders"):
@@ -116,9 +116,7 @@ def test_the_official_schema_sees_what_is_wrong(
 
 
 @pytest.mark.parametrize("format", FORMATS, ids=str)
-def test_every_reference_leads_to_a_place_in_the_document(
-    compiled_schemas: list[CompiledSchema], format: RecordFormat
-) -> None:
+def test_every_reference_points_into_the_document(compiled_schemas: list[CompiledSchema], format: RecordFormat) -> None:
     document = exported(compiled_schemas, format)
     targets = set(references(document))
     assert {"#/components/schemas/Address.v1/schema", "#/channels/all_events"} <= targets
@@ -133,7 +131,7 @@ def test_a_document_without_topics_or_schemas_is_valid(official: jsonschema_rs.V
     assert bare["servers"] == {"kafka": {"host": "a:1", "protocol": "kafka-secure"}}
 
 
-def test_servers_topics_and_operations(compiled_schemas: list[CompiledSchema]) -> None:
+def test_servers_topics_and_operations_are_listed(compiled_schemas: list[CompiledSchema]) -> None:
     document = exported(compiled_schemas, RecordFormat())
     assert [server["host"] for server in document["servers"].values()] == ["a:9092", "b:9092"]
     registry = document["servers"]["kafka"]["bindings"]["kafka"]
@@ -151,12 +149,12 @@ def test_servers_topics_and_operations(compiled_schemas: list[CompiledSchema]) -
     assert {"$ref": "#/channels/shop.orders/messages/OrderPlaced.v2"} in operation["messages"]
 
 
-def test_a_topic_setting_that_should_be_a_number_names_its_topic() -> None:
+def test_an_error_in_a_topic_setting_names_the_topic() -> None:
     with pytest.raises(ConfigError, match=r"retention\.ms of the topic t"):
         asyncapi("S", "1", Server("a:1"), [Channel("t", config={"retention.ms": "a week"})], [], RecordFormat())
 
 
-def test_each_schema_has_the_format_it_can_be_read_as(compiled_schemas: list[CompiledSchema]) -> None:
+def test_each_schema_has_its_format(compiled_schemas: list[CompiledSchema]) -> None:
     schemas = exported(compiled_schemas, RecordFormat())["components"]["schemas"]
     assert {name: schema["schemaFormat"].rpartition("/")[2] for name, schema in schemas.items()} == {
         "Address.v1": "schema+json;version=draft-07",
@@ -189,7 +187,7 @@ def test_each_schema_has_the_format_it_can_be_read_as(compiled_schemas: list[Com
     ],
     ids=str,
 )
-def test_readers_are_told_where_the_schemas_id_is(
+def test_the_document_says_where_the_schema_id_is(
     compiled_schemas: list[CompiledSchema], format: RecordFormat, says: Any
 ) -> None:
     message = exported(compiled_schemas, format)["components"]["messages"]["OrderPlaced.v1"]
@@ -200,10 +198,10 @@ def test_readers_are_told_where_the_schemas_id_is(
 
 
 @pytest.mark.parametrize("format", [format for format in FORMATS if format.schema_id == "none"], ids=str)
-def test_a_record_that_is_really_written_obeys_the_document(
+def test_a_written_record_is_valid_according_to_the_document(
     compiled_schemas: list[CompiledSchema], format: RecordFormat
 ) -> None:
-    """What the document says of headers and value, asked of a record that the wire makes."""
+    """Validates headers and value of a record against the document's schemas."""
     placed = next(
         compiled for compiled in compiled_schemas if (compiled.subject, compiled.version) == ("OrderPlaced", 1)
     )
@@ -227,12 +225,12 @@ def test_a_record_that_is_really_written_obeys_the_document(
 
 
 def whole(document: Any, schema: Any) -> CompiledJsonSchema:
-    """A schema of the document, with the document around it."""
+    """Returns a validator of one schema of the document."""
     around = {"$schema": DRAFTS[2], "allOf": [schema], "components": document["components"]}
     return CompiledJsonSchema.compile("T", 1, around, "asyncapi.json")
 
 
-def test_types_whose_names_become_alike_stay_apart(official: jsonschema_rs.Validator) -> None:
+def test_types_with_similar_names_get_different_names(official: jsonschema_rs.Validator) -> None:
     alike = [CompiledJsonSchema.compile(name, 1, {"const": name}, name) for name in ("a b", "a/b", "a_b")]
     channel = Channel("t", tuple(Message(compiled.subject, compiled) for compiled in alike))
     document = asyncapi("S", "1", Server("a:1"), [channel, Channel("t")], alike, RecordFormat())

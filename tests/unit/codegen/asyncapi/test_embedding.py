@@ -1,4 +1,4 @@
-"""Schemas inside another document: every value is judged as before, and nothing outside is needed."""
+"""Schemas embedded in another document: the same values are valid, and nothing outside is needed."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ FOLDERS = dict(zip(DRAFTS, ["draft2020-12", "draft2019-09", "draft7", "draft6", 
 
 
 def document_of(compiled: CompiledSchema, registered: list[CompiledSchema]) -> dict[str, Any]:
-    """A self-contained document with the schema and all it refers to; it must accept what the schema accepts."""
+    """Returns a self-contained document with the schema and its references, which must accept the same values."""
     by_key = {key_of(each): each for each in registered}
     needed = needed_by([compiled], by_key)
     names = {key_of(each): f"{each.subject}.v{each.version}" for each in needed}
@@ -40,7 +40,7 @@ def folder_of(folder: Path, files: dict[str, str]) -> dict[str, CompiledSchema]:
 
 @pytest.mark.timeout(900)  # The first run fetches the suite.
 @pytest.mark.parametrize("draft", DRAFTS)
-def test_every_schema_of_the_official_suite_judges_as_before(draft: str) -> None:
+def test_embedding_does_not_change_the_results_of_the_official_suite(draft: str) -> None:
     compared = 0
     for group in suite_groups(FOLDERS[draft]):
         schema = {"$schema": draft, **group["schema"]} if isinstance(group["schema"], dict) else group["schema"]
@@ -49,7 +49,7 @@ def test_every_schema_of_the_official_suite_judges_as_before(draft: str) -> None
         try:
             alone = CompiledJsonSchema.compile("T", 1, schema, "schemas/T/1.json")
         except SchemaError:
-            continue  # It refers to what is not there; test_official_suite counts these.
+            continue  # It refers to an unregistered document; test_official_suite counts these.
         inside = CompiledJsonSchema.compile("T", 1, document_of(alone, [alone]), "asyncapi.json")
         for case in group["tests"]:
             assert inside.is_valid(case["data"]) == alone.is_valid(case["data"]), (schema, case)
@@ -57,7 +57,7 @@ def test_every_schema_of_the_official_suite_judges_as_before(draft: str) -> None
     assert compared > 590
 
 
-def test_references_between_files_become_places_in_the_document(tmp_path: Path) -> None:
+def test_references_between_files_point_into_the_document(tmp_path: Path) -> None:
     compiled_schemas = folder_of(
         tmp_path,
         {
@@ -88,7 +88,7 @@ def test_references_between_files_become_places_in_the_document(tmp_path: Path) 
     assert not any(order.is_valid(value) or inside.is_valid(value) for value in bad)
 
 
-def test_what_only_looks_like_a_reference_stays_as_it_is() -> None:
+def test_data_that_looks_like_a_reference_is_not_changed() -> None:
     written = {"const": {"$ref": "#/a", "$id": "b"}, "properties": {"$ref": {"enum": [{"$ref": "#"}]}, "$id": True}}
     compiled = CompiledJsonSchema.compile("T", 1, written, "T/1.json")
     assert embedded(compiled, {}, {("T", 1): "#/x"}) == written
@@ -108,7 +108,7 @@ def test_schemas_that_refer_to_each_other_are_embedded_once(tmp_path: Path) -> N
     assert not alone.is_valid({"b": {"a": {"b": 1}}})
 
 
-def test_an_avro_schema_defines_what_other_files_define_where_it_is_first_used(tmp_path: Path) -> None:
+def test_avro_types_of_other_files_are_defined_at_their_first_use(tmp_path: Path) -> None:
     compiled_schemas = folder_of(
         tmp_path,
         {

@@ -1,4 +1,4 @@
-"""The schemas of an AsyncAPI document: legal names, and draft 7 wherever it means the same."""
+"""Schemas of an AsyncAPI document have valid names, and are draft 7 if they mean the same in it."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ def compile_schema(schema: Any) -> CompiledJsonSchema | None:
 
 @pytest.mark.timeout(900)  # The first run fetches the suite.
 @pytest.mark.parametrize("draft", [draft for draft in DRAFTS if draft != DRAFT_7])
-def test_what_is_said_to_mean_the_same_in_draft_7_does_so_in_the_official_suite(draft: str) -> None:
+def test_schemas_converted_to_draft_7_pass_the_official_suite(draft: str) -> None:
     same = 0
     for group in suite_groups(FOLDERS[draft]):
         schema = {"$schema": draft, **group["schema"]} if isinstance(group["schema"], dict) else group["schema"]
         compiled = compile_schema(schema)
-        # Formats are words: draft 7 does not know `uuid` and `duration`, but its readers do.
+        # Draft 7 does not define `uuid` and `duration`, but its validators know them.
         if compiled is None or not means_the_same_in_draft_7(schema) or "'format'" in str(schema):
             continue
         schemas = Schemas([compiled]).components()
@@ -63,7 +63,7 @@ def here(schemas: dict[str, Any]) -> dict[str, Any]:
         (DRAFTS[4], {"not": {"const": 1}}),
     ],
 )
-def test_what_draft_7_would_read_otherwise_keeps_its_draft(draft: str, schema: dict[str, Any]) -> None:
+def test_schemas_with_another_meaning_in_draft_7_keep_their_draft(draft: str, schema: dict[str, Any]) -> None:
     compiled = compile_schema({"$schema": draft} | schema)
     assert compiled is not None
     component = Schemas([compiled]).components()["T.v1"]
@@ -71,12 +71,12 @@ def test_what_draft_7_would_read_otherwise_keeps_its_draft(draft: str, schema: d
     assert component["schema"]["$schema"] == draft
 
 
-def test_a_property_with_the_name_of_a_keyword_is_no_keyword() -> None:
+def test_a_property_named_like_a_keyword_is_not_a_keyword() -> None:
     assert means_the_same_in_draft_7({"properties": {"prefixItems": {"type": "string"}}, "enum": [{"$anchor": "a"}]})
     assert means_the_same_in_draft_7(True)
 
 
-def test_schemas_joined_by_references_have_one_format(tmp_path: Path) -> None:
+def test_schemas_that_refer_to_each_other_have_the_same_format(tmp_path: Path) -> None:
     files = {"A": '{"$ref": "../B/1.json"}', "B": '{"$ref": "../C/1.json"}', "C": '{"minContains": 1}', "D": "{}"}
     for name, text in files.items():
         (tmp_path / name).mkdir()
@@ -87,7 +87,7 @@ def test_schemas_joined_by_references_have_one_format(tmp_path: Path) -> None:
 
 
 @given(st.lists(st.text(max_size=4) | st.sampled_from(["a/b", "a b", "a_b", "a_b-2", "é", "_"]), max_size=8))
-def test_names_are_legal_and_differ(wanted: list[str]) -> None:
+def test_names_are_valid_and_different(wanted: list[str]) -> None:
     names = legal_names(dict(enumerate(wanted)))
     assert list(names) == list(range(len(wanted)))
     assert len(set(names.values())) == len(wanted)

@@ -1,4 +1,4 @@
-"""Models made of schemas: the text is sound Python in every checker's eyes, and takes all that the schemas take."""
+"""Generated models pass linter and type checker, and accept everything that their schemas accept."""
 
 from __future__ import annotations
 
@@ -144,7 +144,7 @@ SOLD = {
     "id": str(UUID(int=7)),
 }
 SINCE = {"day": 20455, "clock": 11045678901, "at": 1767323045678901, "local": 1767323045000}
-"""The same, as Avro stores it."""
+"""The same value as Avro stores it."""
 
 
 def folder(root: Path, files: dict[str, Any]) -> list[CompiledSchema]:
@@ -156,7 +156,7 @@ def folder(root: Path, files: dict[str, Any]) -> list[CompiledSchema]:
 
 @pytest.fixture
 def everything(tmp_path: Path) -> list[CompiledSchema]:
-    """All constructs, two versions of a type, types whose names are taken, and the demo's own."""
+    """All constructs, two versions of a type, types with names that are in use, and those of the demo."""
     files: dict[str, Any] = {
         "order.taken/1.json": ADDRESS,
         "order.taken/2.json": ORDER,
@@ -174,7 +174,7 @@ def everything(tmp_path: Path) -> list[CompiledSchema]:
 
 
 def imported(source: str) -> Any:
-    """As a module of its own: pydantic looks there for classes that come later."""
+    """Imports the source as a module, because pydantic resolves later classes there."""
     name = f"models_made_by_a_test_{next(_numbers)}"
     module = sys.modules[name] = types.ModuleType(name)
     exec(source, module.__dict__)
@@ -186,7 +186,7 @@ def model(document: Any, name: str = "Order") -> Any:
 
 
 def mistakes(made: type[BaseModel], value: Any) -> set[str]:
-    """What a model finds wrong with a value."""
+    """Returns the errors of a model for a value."""
     try:
         made.model_validate(value)
     except ValidationError as error:
@@ -226,7 +226,7 @@ class TestSource:
     def test_the_same_schemas_give_the_same_text_in_any_order(self, everything: list[CompiledSchema]) -> None:
         assert models_source(everything) == models_source(everything[::-1])
 
-    def test_nothing_makes_a_module_that_can_be_imported(self) -> None:
+    def test_without_schemas_the_module_can_be_imported(self) -> None:
         imported(models_source([]))
 
 
@@ -236,7 +236,7 @@ class TestNames:
         assert "lines" in made.OrderTaken.model_fields
         assert list(made.OrderTakenV1.model_fields) == ["city"]
 
-    def test_names_that_are_taken_or_not_legal(self, everything: list[CompiledSchema]) -> None:
+    def test_invalid_and_duplicate_names_are_changed(self, everything: list[CompiledSchema]) -> None:
         made = imported(models_source(everything))
         assert made.OrderTaken2.model_validate(None).root is None
         assert made.None2.model_validate({"city": "Oslo"}).city == "Oslo"
@@ -258,14 +258,14 @@ class TestNames:
             ),
         }
 
-    def test_two_fields_that_would_have_one_name(self) -> None:
+    def test_two_fields_with_the_same_python_name_are_distinguished(self) -> None:
         names = ["a-b", "a_b", "a b", "class", "class_"]
         made = model({"type": "object", "required": names, "properties": {name: {} for name in names}})
         found = made.model_validate({name: name for name in names})
         assert (found.a_b, found.class_) == ("a_b", "class_")
         assert found.model_dump(by_alias=True) == {name: name for name in names}
 
-    def test_text_of_a_schema_is_never_code(self) -> None:
+    def test_text_of_a_schema_never_becomes_code(self) -> None:
         evil = '"""\n\\"""; raise SystemExit #'
         made = model(
             {"description": evil, "type": "object", "properties": {evil: {"description": evil, "enum": [evil, "b"]}}}
@@ -274,7 +274,7 @@ class TestNames:
 
 
 class TestJson:
-    def test_every_construct_is_read(self, everything: list[CompiledSchema]) -> None:
+    def test_every_construct_is_parsed(self, everything: list[CompiledSchema]) -> None:
         found = imported(models_source(everything)).OrderTaken.model_validate(PAYLOAD)
         assert (found.id, found.class_, found.list_) == (UUID(int=7), None, [1, 2])
         assert (found.date, found.at) == (dt.date(2026, 1, 2), dt.datetime(2026, 1, 2, 3, 4, 5, tzinfo=dt.UTC))
@@ -298,14 +298,16 @@ class TestJson:
             ("date", "no"),
         ],
     )
-    def test_what_is_of_another_type_is_not(self, everything: list[CompiledSchema], field: str, value: Any) -> None:
+    def test_values_of_another_type_are_rejected(
+        self, everything: list[CompiledSchema], field: str, value: Any
+    ) -> None:
         made = imported(models_source(everything)).OrderTaken
         with pytest.raises(ValidationError):
             made.model_validate({**PAYLOAD, field: value})
         with pytest.raises(ValidationError):
             made.model_validate({name: value for name, value in PAYLOAD.items() if name != "lines"})
 
-    def test_fields_that_a_schema_allows_without_naming_them_are_kept(self) -> None:
+    def test_undeclared_fields_are_kept(self) -> None:
         more = {"type": "object", "properties": {"a": {"type": "integer"}}}
         assert model(more).model_validate({"a": 1, "b": 2}).model_extra is None
         opened = model({**more, "additionalProperties": {"type": "integer"}})
@@ -316,8 +318,8 @@ class TestJson:
         assert model(old).model_validate({"a": "none"}).a == "none"
 
     @pytest.mark.parametrize("draft", ["draft2020-12", "draft7", "draft4"])
-    def test_whatever_a_schema_takes_its_model_takes(self, draft: str) -> None:
-        """By the official suite. Where `type` is missing, it also has values that nobody means by such a schema."""
+    def test_a_model_accepts_everything_that_its_schema_accepts(self, draft: str) -> None:
+        """Uses the official suite, without the values that a schema accepts only because `type` is missing."""
         names = {"draft2020-12": DRAFTS[0], "draft7": DRAFTS[2], "draft4": DRAFTS[4]}
         taken = meant = 0
         for group in suite_groups(draft):
@@ -344,7 +346,7 @@ class TestAvro:
     def sale(self, everything: list[CompiledSchema]) -> Any:
         return imported(models_source(everything)).Sale
 
-    def test_what_avro_reads_and_what_the_payload_says_are_one_value(self, sale: Any) -> None:
+    def test_avro_and_json_give_the_same_model(self, sale: Any) -> None:
         schema = CompiledAvroSchema.compile("Sale", 1, SALE, "Sale/1.avsc", named={"shop.Money": MONEY})
         came = reader(SALE, "Sale/1.avsc", {"shop.Money": MONEY})(schema.encode(SOLD))
         found = sale.model_validate(came)
@@ -356,7 +358,7 @@ class TestAvro:
         assert type(found.total).__name__ == "Money"
         assert (found.lines[0].sku, found.first.sku, found.nanos) == ("A-1", "A-2", 17)
 
-    def test_what_an_earlier_version_did_not_have_has_its_default(self, sale: Any) -> None:
+    def test_a_field_missing_in_an_earlier_version_has_its_default(self, sale: Any) -> None:
         later = ("first", "next", "state", "count", "rate", "paid", "tags")
         found = sale.model_validate({name: value for name, value in SOLD.items() if name not in later})
         assert [getattr(found, name) for name in later] == [None, None, "NEW", 1, 1.0, False, None]
@@ -368,5 +370,5 @@ class TestAvro:
         with pytest.raises(ValidationError):
             sale.model_validate({**SOLD, field: 2**62})
 
-    def test_what_is_no_record_has_a_root(self, everything: list[CompiledSchema]) -> None:
+    def test_a_type_that_is_not_a_record_has_a_root(self, everything: list[CompiledSchema]) -> None:
         assert imported(models_source(everything)).Names.model_validate(["a"]).root == ["a"]

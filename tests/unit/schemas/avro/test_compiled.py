@@ -96,7 +96,7 @@ from tailrace.schemas.compiled import CompiledSchema
     ],
     ids=repr,
 )
-def test_what_fits_is_read_as_it_was_written(document: Any, value: Any, expected: Any) -> None:
+def test_valid_values_are_read_back_unchanged(document: Any, value: Any, expected: Any) -> None:
     found = written(document, value)
     assert found == expected
     assert type(found) is type(expected)
@@ -198,7 +198,7 @@ def test_what_fits_is_read_as_it_was_written(document: Any, value: Any, expected
     ],
     ids=lambda one: repr(one)[:60],
 )
-def test_what_would_come_out_different_is_refused_and_explained(document: Any, value: Any) -> None:
+def test_values_that_would_change_are_rejected_with_an_explanation(document: Any, value: Any) -> None:
     schema = compile_schema(document)
     assert not schema.is_valid(value)
     text = schema.explain(value, 10)
@@ -210,7 +210,7 @@ def test_what_would_come_out_different_is_refused_and_explained(document: Any, v
     assert caught.value.reason is Reason.SCHEMA_VALIDATION_FAILED
 
 
-def test_a_uuid_of_sixteen_bytes_is_written_as_those() -> None:
+def test_a_fixed_uuid_is_written_as_sixteen_bytes() -> None:
     document = {"type": "fixed", "name": "U", "size": 16, "logicalType": "uuid"}
     text = "2f1c1f5e-9d0f-4a5b-8f43-6f1d5a1f2b3c"
     assert compile_schema(document).encode(text) == UUID(text).bytes
@@ -221,7 +221,7 @@ def test_a_field_whose_default_is_null_may_be_absent() -> None:
     assert written(document, {"a": 1}) == {"a": 1, "b": None}
 
 
-def test_what_was_checked_is_what_is_written_though_another_was_checked_in_between() -> None:
+def test_a_value_is_encoded_correctly_after_another_was_validated() -> None:
     document = record(field("a", "int"))
     schema = compile_schema(document)
     one, other = {"a": 1}, {"a": 2}
@@ -234,8 +234,8 @@ def test_what_was_checked_is_what_is_written_though_another_was_checked_in_betwe
 
 
 @pytest.mark.parametrize("name", ["first", "second"])
-def test_the_bytes_are_the_same_whether_a_value_was_checked_before_or_not(name: str) -> None:
-    # The generated writer takes the first of two records, and leaves the second to the careful one.
+def test_the_bytes_do_not_depend_on_an_earlier_validation(name: str) -> None:
+    # The generated writer writes the first of two records and leaves the second to the reference path.
     document = [record(field("first", "int"), name="A"), record(field("second", "int"), name="B")]
     schema = compile_schema(document)
     value = {name: 1}
@@ -245,7 +245,7 @@ def test_the_bytes_are_the_same_whether_a_value_was_checked_before_or_not(name: 
     assert read(document, fresh) == value
 
 
-def test_a_value_that_changed_after_it_was_written_is_checked_again() -> None:
+def test_a_value_that_changed_after_encoding_is_validated_again() -> None:
     schema = compile_schema(record(field("a", "int")))
     value: dict[str, Any] = {"a": 1}
     assert schema.is_valid(value)
@@ -255,7 +255,7 @@ def test_a_value_that_changed_after_it_was_written_is_checked_again() -> None:
         schema.encode(value)
 
 
-def test_a_record_may_hold_itself_as_deep_as_a_payload_may_be() -> None:
+def test_a_record_may_contain_itself_as_deeply_as_a_payload_allows() -> None:
     value: Any = None
     for _ in range(128):
         value = {"value": 1, "left": value, "right": None}
@@ -268,7 +268,7 @@ def test_a_record_may_hold_itself_as_deep_as_a_payload_may_be() -> None:
 
 
 def expressions() -> Any:
-    """Two records of the same shape that hold each other."""
+    """Two records of the same shape that contain each other."""
     either = ["int", "Add", "Multiply"]
     add = record(
         field("left", ["int", "Add", {**record(name="Multiply"), "fields": []}]), field("right", "int"), name="Add"
@@ -278,17 +278,17 @@ def expressions() -> Any:
 
 
 @pytest.mark.parametrize("bottom", ["wrong", 5])
-def test_alike_branches_that_hold_each_other_take_no_exponential_time(bottom: Any) -> None:
+def test_similar_branches_that_contain_each_other_take_linear_time(bottom: Any) -> None:
     schema = compile_schema(["int", *expressions(), "Multiply"])
     value: Any = {"left": bottom, "right": 1}
     for _ in range(100):
         value = {"left": value, "right": 1}
-    # Without memory, the wrong one would take 2**100 steps.
+    # Without the memory of failed branches, an invalid value would take 2**100 steps.
     assert schema.is_valid(value) is (bottom == 5)
     assert ("expected" in schema.explain(value, 0)) is (bottom == "wrong")
 
 
-def test_alike_branches_whose_second_field_decides_take_no_exponential_time() -> None:
+def test_similar_branches_that_differ_in_the_second_field_take_linear_time() -> None:
     either = ["int", "A", "B"]
     b = record(field("child", either), field("kind", enum("b")), name="B")
     b["fields"][1]["type"]["name"] = "KindB"
@@ -303,10 +303,10 @@ def test_alike_branches_whose_second_field_decides_take_no_exponential_time() ->
     assert read(document, schema.encode(value)) == value
 
 
-def test_one_payload_is_never_taken_for_another_that_was_tried_before() -> None:
+def test_the_memory_of_failed_branches_is_cleared_between_payloads() -> None:
     document = [record(field("x", "int"), name="A"), record(field("x", "string"), name="B")]
     schema = compile_schema(document)
-    # Objects are told apart by where they lie, and a later one may lie where an earlier one lay; here it surely does.
+    # Objects are identified by their address, and here a later object has the address of an earlier one.
     value: dict[str, Any] = {}
     for content in (1, 2, "text"):
         value["x"] = content
@@ -347,7 +347,7 @@ def test_one_payload_is_never_taken_for_another_that_was_tried_before() -> None:
         (enum("A", "B"), "C", "$: expected one of 'A', 'B', got \"C\""),
     ],
 )
-def test_an_explanation_names_the_field_what_was_expected_and_what_came(document: Any, value: Any, text: str) -> None:
+def test_an_explanation_names_the_field_the_expected_type_and_the_value(document: Any, value: Any, text: str) -> None:
     assert compile_schema(document).explain(value, 0) == text
 
 

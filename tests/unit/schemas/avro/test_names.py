@@ -1,4 +1,4 @@
-"""Names in Avro schemas: what is defined, what is only used."""
+"""Names that Avro schemas define and use."""
 
 from __future__ import annotations
 
@@ -21,16 +21,16 @@ ORDER = {
 }  # fmt: skip
 
 
-def test_a_name_takes_the_namespace_it_stands_in() -> None:
+def test_a_name_inherits_the_enclosing_namespace() -> None:
     assert {name for name, _ in definitions(ORDER)} == {"shop.Order", "bank.Line", "bank.Kind"}
     assert set(used(ORDER)) == {"shop.Money", "bank.Money", "bank.Kind", "shop.Order"}
 
 
-def test_a_definition_taken_out_of_its_place_keeps_its_full_name() -> None:
+def test_an_extracted_definition_keeps_its_full_name() -> None:
     kind = dict(definitions(ORDER))["bank.Kind"]
     assert kind["namespace"] == "bank"
 
 
-def test_a_schema_without_names() -> None:
+def test_a_schema_without_names_defines_and_uses_none() -> None:
     assert list(definitions(["null", "string"])) == []
     assert list(used({"type": "array", "items": "long"})) == []

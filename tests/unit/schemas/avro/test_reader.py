@@ -1,4 +1,4 @@
-"""What was written as Avro is read as the same value, whatever the schema; what is no such value is refused."""
+"""Reading Avro: valid bytes give the value that was written, and other bytes are rejected."""
 
 from __future__ import annotations
 
@@ -53,16 +53,16 @@ def there_and_back(document: Any, value: Any, **named: Any) -> Any:
         ({"type": "enum", "name": "E", "symbols": ["A", "B"]}, "B", "B"),
     ],
 )
-def test_a_value_comes_back(document: Any, payload: Any, expected: Any) -> None:
+def test_a_value_is_read_back(document: Any, payload: Any, expected: Any) -> None:
     found = there_and_back(document, payload)
     assert (found, type(found)) == (expected, type(expected))
 
 
-def test_a_record_that_holds_itself_and_types_from_elsewhere() -> None:
+def test_recursive_records_and_referenced_types_are_read() -> None:
     tree = {"n": 1, "next": {"n": 2, "next": None}}
     assert there_and_back(TREE, tree) == tree
     money = {"type": "record", "name": "Money", "namespace": "shop", "fields": [{"name": "cents", "type": "long"}]}
-    # A type without a namespace inside one with it, which fastavro's own parser takes for shop.Note.
+    # A type without a namespace inside one with a namespace. fastavro's own parser would read it as shop.Note.
     price = {
         "type": "record",
         "name": "shop.Price",
@@ -77,17 +77,17 @@ def test_a_record_that_holds_itself_and_types_from_elsewhere() -> None:
 
 
 @pytest.mark.parametrize("data", [b"", b"\x02", b"\x02\x02", b"\x02\x00\x00", b"\xff" * 12])
-def test_what_is_no_such_value_is_refused(data: bytes) -> None:
+def test_invalid_bytes_are_rejected(data: bytes) -> None:
     with pytest.raises(NotAvroError):
         reader(TREE, FILE, {})(data)
 
 
-def test_a_value_nested_without_end_is_refused_and_kills_nobody() -> None:
-    """fastavro's compiled reader ends the process here."""
+def test_an_endlessly_nested_value_is_rejected() -> None:
+    """fastavro's compiled reader would crash the process."""
     with pytest.raises(NotAvroError, match="RecursionError"):
         reader(TREE, FILE, {})(b"\x02\x02" * 200_000)
 
 
-def test_a_schema_that_cannot_be_used_says_where() -> None:
+def test_an_unusable_schema_is_reported_with_its_place() -> None:
     with pytest.raises(SchemaError, match=r"schemas/ids/7 .*there is no type \"Nothing\""):
         reader({"type": "array", "items": "Nothing"}, FILE, {})

@@ -23,7 +23,7 @@ from tailrace.schemas.avro.compiled import CompiledAvroSchema
 from tailrace.schemas.compiled import Reference, RegistryIds
 
 
-def test_types_from_elsewhere_are_found_by_name() -> None:
+def test_types_of_other_files_are_found_by_name() -> None:
     address = {**record(field("city", "City"), name="Address"), "namespace": "shop"}
     city = {**record(field("name", "string"), name="City"), "namespace": "shop"}
     document = {
@@ -49,7 +49,7 @@ def test_types_from_elsewhere_are_found_by_name() -> None:
     assert (schema.version, schema.references, schema.registered) == (3, references, RegistryIds(7, "g"))
 
 
-def test_a_definition_from_elsewhere_may_contain_another_that_is_given_as_well() -> None:
+def test_a_type_of_another_file_may_contain_a_type_that_is_also_given() -> None:
     city = {**record(field("name", "string"), name="City"), "namespace": "shop"}
     address = {**record(field("city", city), name="Address"), "namespace": "shop"}
     document = record(field("at", "shop.City"), field("to", "shop.Address"))
@@ -58,22 +58,22 @@ def test_a_definition_from_elsewhere_may_contain_another_that_is_given_as_well()
     assert schema.encode(value) == b"\x02a\x02b"
 
 
-def test_a_type_without_a_namespace_may_stand_inside_one_that_has_one() -> None:
+def test_a_type_without_namespace_may_be_inside_one_with_a_namespace() -> None:
     bare = {**record(field("x", "int"), name="Bare"), "namespace": ""}
     document = {**record(field("a", bare), field("b", ["null", bare["name"]]), name="R"), "namespace": "shop"}
-    # Inside shop.R the plain name means shop.Bare, which there is none of: the specification is strict here.
+    # Inside shop.R the plain name means shop.Bare, which does not exist.
     with pytest.raises(SchemaError, match="Bare"):
         compile_schema(document)
     document["fields"] = [field("a", ["null", bare])]
     assert compile_schema(document).encode({"a": {"x": 1}}) == b"\x02\x02"
 
 
-def test_a_type_may_be_written_inside_a_type() -> None:
-    # fastavro's own parser cannot read this one.
+def test_a_type_may_be_wrapped_in_another_type_object() -> None:
+    # fastavro's own parser cannot read this.
     assert compile_schema({"type": {"type": "string"}}).encode("x") == b"\x02x"
 
 
-def test_a_document_may_be_no_more_than_the_name_of_another() -> None:
+def test_a_document_may_be_only_the_name_of_another() -> None:
     assert compile_schema("shop.E", shop_E={**enum("A", "B"), "namespace": "shop"}).encode("B") == b"\x02"
 
 
@@ -126,19 +126,19 @@ def test_an_unusable_schema_is_refused_with_file_and_place(document: Any, place:
     assert caught.value.remedy
 
 
-def test_a_fault_in_a_type_from_elsewhere_names_that_type() -> None:
+def test_an_error_in_a_type_of_another_file_names_that_type() -> None:
     with pytest.raises(SchemaError) as caught:
         compile_schema(record(field("a", "shop.E")), shop_E={**enum(), "namespace": "shop"})
     assert "shop.E" in caught.value.what
 
 
-def test_a_chain_of_types_beyond_reason_is_refused() -> None:
+def test_a_too_long_chain_of_types_is_refused() -> None:
     named = {f"T{n}": record(field("next", f"T{n + 1}"), name=f"T{n}") for n in range(2000)}
     with pytest.raises(SchemaError, match="shorter"):
         CompiledAvroSchema.compile("T", 1, "T0", FILE, named=named)
 
 
-def test_a_schema_nested_beyond_reason_is_refused() -> None:
+def test_a_too_deeply_nested_schema_is_refused() -> None:
     document: Any = "int"
     for _ in range(5000):
         document = {"type": "array", "items": document}

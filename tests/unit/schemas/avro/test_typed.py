@@ -69,7 +69,7 @@ def direct(of: CompiledAvroSchema) -> EncodeText:
 
 @pytest.mark.parametrize("rewritten", [True, False])
 @pytest.mark.parametrize("change", [{}, {"shipping": None}, {"lines": [], "labels": {}}, {"rate": 5}])
-def test_usual_payloads_are_taken_in_any_order_of_their_keys(change: dict[str, Any], rewritten: bool) -> None:
+def test_usual_payloads_are_encoded_in_any_order_of_their_keys(change: dict[str, Any], rewritten: bool) -> None:
     value = {**VALUE, **change}
     order = schema()
     expected = order.write(value)
@@ -79,7 +79,7 @@ def test_usual_payloads_are_taken_in_any_order_of_their_keys(change: dict[str, A
     assert escaped == (expected if rewritten else None)
 
 
-def test_a_field_that_may_be_absent() -> None:
+def test_a_field_with_a_null_default_may_be_absent() -> None:
     value = {name: one for name, one in VALUE.items() if name != "shipping"}
     assert direct(schema())(json.dumps(value).encode(), True) == schema().write(value)
 
@@ -93,7 +93,7 @@ def test_a_field_that_may_be_absent() -> None:
         {"lines": [{"sku": "a"}]}, {"lines": [None]}, {"labels": {"x": 1}}, {"more": 1}, {"billing": {"zip": "1"}},
     ],
 )  # fmt: skip
-def test_what_does_not_obey_is_not_taken(change: dict[str, Any]) -> None:
+def test_invalid_payloads_are_not_encoded(change: dict[str, Any]) -> None:
     order = schema()
     text = json.dumps({**VALUE, **change}).encode()
     assert not order.is_valid(json.loads(text))
@@ -101,13 +101,13 @@ def test_what_does_not_obey_is_not_taken(change: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize("text", [b"", b"{", b"null", b"[]", b"\xff", b'{"id": 1', json.dumps(VALUE).encode() + b" x"])
-def test_what_is_no_such_text_is_not_taken(text: bytes) -> None:
+def test_invalid_texts_are_not_encoded(text: bytes) -> None:
     assert direct(schema())(text, False) is None
 
 
 @given(st.data())
-def test_what_is_taken_is_json_and_valid_by_the_careful_way(data: st.DataObject) -> None:
-    """Texts with changed, missing and added bytes: taken only if parsing and validating come to the same bytes."""
+def test_every_encoded_text_is_valid_on_the_reference_path(data: st.DataObject) -> None:
+    """Texts with changed, missing and added bytes are encoded only if the reference path gives the same bytes."""
     text = bytearray(json.dumps(VALUE, ensure_ascii=False, separators=data.draw(SEPARATORS)).encode())
     for _ in range(data.draw(st.integers(1, 3))):
         start = data.draw(st.integers(0, len(text)))
@@ -121,13 +121,13 @@ def test_what_is_taken_is_json_and_valid_by_the_careful_way(data: st.DataObject)
         assert found == careful.encode(value)
 
 
-def test_a_key_that_is_there_twice_is_seen() -> None:
+def test_a_repeated_key_is_detected() -> None:
     document = record(field("a", "string"), field("b", ["null", "string"], default=None), name="R")
     look = direct(schema(document))
     assert look(b'{"a": "1", "b": "2"}', False) is not None
     assert look(b'{"a": "1", "a": "2"}', False) is None
     assert look(b'{"a": "1", "b": null, "b": "2"}', False) is None
-    # A colon that a dropped value had does not make up for the key's own, nor does an escaped one.
+    # Colons inside a dropped value, or escaped ones, do not hide the colon of the repeated key.
     assert look(b'{"a": ":", "a": "::"}', False) is None
     assert look(rb'{"a": "1", "a": "\u003a"}', False) is None
 
@@ -144,5 +144,5 @@ def test_a_nul_is_still_a_poison_message() -> None:
 @pytest.mark.parametrize(
     "document", ["string", TREE, record(name="Nothing"), record(field("a", ["string", "int"]), name="R")]
 )
-def test_what_has_no_types_is_not_encoded_directly(document: Any) -> None:
+def test_schemas_without_typed_writer_have_no_encode_text(document: Any) -> None:
     assert schema(document).encode_text is None

@@ -27,14 +27,14 @@ from tailrace.errors import SchemaError
 
 
 @given(st.data())
-def test_any_value_that_obeys_any_schema_comes_back_equal(data: st.DataObject) -> None:
+def test_every_valid_value_is_read_back_equal(data: st.DataObject) -> None:
     document, values = data.draw(pairs())
     value = data.draw(values)
     assert written(document, value) == value
 
 
 @given(st.data())
-def test_any_value_at_all_comes_back_equal_or_is_refused_with_a_reason(data: st.DataObject) -> None:
+def test_any_json_value_is_read_back_equal_or_rejected_with_a_reason(data: st.DataObject) -> None:
     document, _ = data.draw(pairs())
     value = data.draw(JSON)
     schema = compile_schema(document)
@@ -45,7 +45,7 @@ def test_any_value_at_all_comes_back_equal_or_is_refused_with_a_reason(data: st.
 
 
 @given(st.decimals(allow_nan=False, allow_infinity=False, min_value=-(10**9), max_value=10**9, places=4))
-def test_any_decimal_as_text_comes_back_exactly(number: Decimal) -> None:
+def test_every_decimal_text_is_read_back_exactly(number: Decimal) -> None:
     assert written(decimal(14, 4), format(number, "f")) == number
 
 
@@ -59,18 +59,18 @@ def test_a_fraction_is_a_decimal_only_if_it_is_exact(number: float) -> None:
 
 
 @given(st.datetimes(min_value=datetime(1, 1, 2), max_value=datetime(9999, 12, 30), timezones=st.timezones()))  # noqa: DTZ001
-def test_any_moment_as_text_comes_back_as_the_same_moment(moment: datetime) -> None:
+def test_every_timestamp_text_is_read_back_as_the_same_time(moment: datetime) -> None:
     text = moment.isoformat()
     schema = compile_schema(logical("long", "timestamp-micros"))
     if schema.is_valid(text):
         assert read(logical("long", "timestamp-micros"), schema.encode(text)) == datetime.fromisoformat(text)
     else:
-        # Zones of old had offsets with seconds, which ISO 8601 has no form for.
+        # Historical zones have offsets with seconds, which ISO 8601 cannot express.
         assert moment.utcoffset().total_seconds() % 60 != 0  # type: ignore[union-attr]
 
 
 @given(st.binary())
-def test_any_bytes_as_base64_come_back(data: bytes) -> None:
+def test_all_bytes_are_read_back_from_base64(data: bytes) -> None:
     import base64
 
     assert written("bytes", base64.b64encode(data).decode()) == data
@@ -87,8 +87,8 @@ def test_any_bytes_as_base64_come_back(data: bytes) -> None:
         ),
     ],
 )
-def test_the_first_and_last_moments_can_be_read(kind: Any, ends: tuple[int, int], python: tuple[Any, Any]) -> None:
-    """Also inside a record, whose writer is generated."""
+def test_the_first_and_last_timestamps_can_be_read(kind: Any, ends: tuple[int, int], python: tuple[Any, Any]) -> None:
+    """Also inside a record, which the generated writer writes."""
     assert tuple(written(kind, end) for end in ends) == python
     assert tuple(written(record(field("at", kind)), {"at": end})["at"] for end in ends) == python
     for beyond in (ends[0] - 1, ends[1] + 1):

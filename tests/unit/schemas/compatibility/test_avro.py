@@ -1,4 +1,4 @@
-"""Avro schemas against each other: the rules of schema resolution, and what is called compatible can be read."""
+"""Compatibility of Avro schemas: the rules of schema resolution, checked with another implementation."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def test_primitives_may_only_become_wider(writer: str, reader: str) -> None:
 
 MILLIS = {"type": "long", "logicalType": "timestamp-millis"}
 
-# An old and a new schema; where the new one cannot read the old one, and the other way round.
+# An old and a new schema; the places where the new one cannot read the old one, and vice versa.
 CASES: dict[str, tuple[Json, Json, list[str], list[str]]] = {
     "the same": (record(field("a")), record(field("a")), [], []),
     "shorthands": ("int", {"type": {"type": "int"}}, [], []),
@@ -152,7 +152,7 @@ CASES: dict[str, tuple[Json, Json, list[str], list[str]]] = {
 
 
 @pytest.mark.parametrize(("old", "new", "backward", "forward"), CASES.values(), ids=CASES.keys())
-def test_every_rule_both_ways(old: Json, new: Json, backward: list[str], forward: list[str]) -> None:
+def test_every_rule_in_both_directions(old: Json, new: Json, backward: list[str], forward: list[str]) -> None:
     assert places(old, new) == backward
     assert places(new, old) == forward
 
@@ -172,7 +172,7 @@ def test_a_problem_is_a_sentence(old: Json, new: Json, says: str) -> None:
     assert [problem.what for problem in problems(old, new)] == [says]
 
 
-def test_braces_in_names_stay_as_they_are() -> None:
+def test_braces_in_names_are_kept() -> None:
     (problem,) = problems(record(field("{x}")), record(field("{reader}", "string", aliases=["{x}"])))
     assert problem == Problem("#/fields/{reader}", "is string in the new version, but int in version 1")
 
@@ -187,14 +187,14 @@ def test_named_types_of_other_schemas_are_known() -> None:
     assert problem.place == "#/fields/to/fields/city"
 
 
-def test_what_rests_on_a_pair_that_fails_later_is_not_kept() -> None:
+def test_a_recursive_assumption_that_fails_is_not_reused() -> None:
     def order(space: str, value: str) -> Json:
         inner = record(field("a", {"type": "array", "items": f"{space}.A"}), name=f"{space}.B")
         return record(field("b", inner), field("v", value), name=f"{space}.A")
 
     old = record(field("x", order("w", "int")), field("y", "w.B"))
     new = record(field("x", [order("p", "string"), record(name="q.A")]), field("y", "p.B"))
-    # x is read by q.A; but y holds the A whose v cannot be read.
+    # x is read by q.A, but y contains the A whose v cannot be read.
     assert places(old, new) == ["#/fields/x/0/fields/v"]
     assert places(record(*old["fields"][:1]), record(*new["fields"][:1])) == []
 
@@ -218,13 +218,13 @@ def test_what_rests_on_a_pair_that_fails_later_is_not_kept() -> None:
     ],
     ids=repr,
 )
-def test_a_broken_schema_is_a_problem_and_no_crash(broken: Json) -> None:
+def test_an_invalid_schema_is_a_problem(broken: Json) -> None:
     assert len(problems(broken, broken)) == 1
     assert len(problems(record(field("a", broken)), record(field("a", "int")))) == 1
 
 
 def chain(levels: int, leaf: str) -> Json:
-    """Every record uses the next twice, in unions: read naively, two to the power of its length."""
+    """Every record uses the next one twice, in unions: a naive comparison takes exponential time."""
     names = [f"R{level}" for level in range(levels)]
     schema: Json = record(field("v", leaf), name="Leaf")
     for name in names:
@@ -250,7 +250,7 @@ def deep(levels: int, leaf: str) -> Json:
     ],
     ids=["doubling", "deep", "deep and the same", "unknown names"],
 )
-def test_no_schema_takes_for_ever(old: Json, new: Json) -> None:
+def test_the_work_is_bounded_for_every_schema(old: Json, new: Json) -> None:
     started = time.monotonic()
     assert problems(old, new)
     assert time.monotonic() - started < 30
@@ -264,7 +264,7 @@ def test_a_large_union_of_records_is_compared_completely() -> None:
     assert len(problems(large("long"), large("int"))) == 2000
 
 
-# What is called compatible, another implementation can read.
+# Compatible data can be read by another implementation.
 
 SIMPLE = st.sampled_from(PRIMITIVES)
 
@@ -292,13 +292,13 @@ def types(draw: st.DrawFn, names: Callable[[], int], depth: int = 2) -> Json:
 
 
 def nodes(schema: Json) -> list[Any]:
-    """Every object that says something: types and fields."""
+    """Returns all types and fields."""
     inside = schema.values() if isinstance(schema, dict) else schema if isinstance(schema, list) else ()
     return ([schema] if isinstance(schema, dict) else []) + [each for part in inside for each in nodes(part)]
 
 
 def changed(draw: st.DrawFn, node: Json) -> None:
-    """One change such as people make, allowed or not."""
+    """Makes one realistic change, compatible or not."""
     if "fields" in node:
         change = draw(st.sampled_from(["add", "add with default", "remove", "turn round", "rename", "alias"]))
         if change.startswith("add"):
@@ -370,7 +370,7 @@ def values(schema: Json, named: dict[str, Json], depth: int = 3) -> st.SearchStr
         "long": st.integers(-(2**63), 2**63 - 1),
         "float": st.floats(width=32, allow_nan=False),
         "double": st.floats(allow_nan=False),
-        # Not every byte sequence is a text, so only those that are can be promoted.
+        # Only bytes that are valid UTF-8 can be promoted to text.
         "bytes": st.text(max_size=5).map(str.encode),
         "string": st.text(max_size=5),
     }
@@ -386,25 +386,25 @@ def read(value: Any, writer: Json, reader: Json) -> Any:
     )
 
 
-def test_the_property_below_is_not_empty() -> None:
-    telling = refused = 0
+def test_many_random_pairs_are_compatible() -> None:
+    compatible = refused = 0
 
     @settings(max_examples=300, deadline=None, derandomize=True, database=None)
     @given(pairs())
     def tally(pair: tuple[Json, Json]) -> None:
-        nonlocal telling, refused
+        nonlocal compatible, refused
         found = problems(*pair)
-        telling += not found and pair[0] != pair[1]
+        compatible += not found and pair[0] != pair[1]
         refused += bool(found)
 
     tally()
-    assert telling > 50
+    assert compatible > 50
     assert refused > 50
 
 
 @settings(max_examples=400, deadline=None)
 @given(st.data())
-def test_what_is_called_compatible_can_be_read(data: st.DataObject) -> None:
+def test_a_compatible_schema_can_read_the_data(data: st.DataObject) -> None:
     writer, reader = data.draw(pairs())
     if problems(writer, reader):
         return

@@ -1,4 +1,4 @@
-"""The modes: which earlier versions count, in which direction, and how the versions are called."""
+"""Compatibility modes: which earlier versions are compared, in which direction, and how messages name them."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def record(*fields: dict[str, Any]) -> Document:
     return Document({"type": "record", "name": "Order", "fields": list(fields)})
 
 
-# Version 1 does not fit, version 2 does not fit the other way round, version 3 fits both ways.
+# Version 1 is not backward compatible, version 2 is not forward compatible, version 3 is both.
 EARLIER = [
     (1, order(id="string")),
     (2, order("id", "total", "note", id="string", total="integer", note="string")),
@@ -40,7 +40,7 @@ NEW = order("id", "total", id="string", total="integer", tags="array")
         (Mode.FULL_TRANSITIVE, [(2, "forward"), (1, "backward")]),
     ],
 )
-def test_transitive_means_every_earlier_version(mode: Mode, found: list[tuple[int, Direction]]) -> None:
+def test_transitive_modes_compare_every_earlier_version(mode: Mode, found: list[tuple[int, Direction]]) -> None:
     assert [(each.earlier, each.direction) for each in conflicts(mode, "json", NEW, EARLIER)] == found
 
 
@@ -56,45 +56,45 @@ def test_transitive_means_every_earlier_version(mode: Mode, found: list[tuple[in
         (Mode.FULL_TRANSITIVE, [(2, "forward"), (1, "backward")]),
     ],
 )
-def test_the_last_version_is_the_highest_in_whatever_order(mode: Mode, found: list[tuple[int, Direction]]) -> None:
+def test_other_modes_compare_the_highest_version_in_any_order(mode: Mode, found: list[tuple[int, Direction]]) -> None:
     for earlier in (EARLIER[:2], EARLIER[1::-1]):
         assert [(each.earlier, each.direction) for each in conflicts(mode, "json", NEW, earlier)] == found
 
 
-def test_a_first_version_fits() -> None:
+def test_a_first_version_is_compatible() -> None:
     for mode in Mode:
         assert conflicts(mode, "json", NEW, []) == []
 
 
-def test_backward_the_new_version_reads() -> None:
+def test_backward_means_that_the_new_version_reads() -> None:
     new = order("id", id="string")
     assert conflicts(Mode.BACKWARD, "json", new, [(7, order(id="string"))]) == [
         Conflict(7, "backward", (Problem("#/properties/id", "is required in the new version, but not in version 7"),))
     ]
 
 
-def test_forward_the_earlier_version_reads() -> None:
+def test_forward_means_that_the_earlier_version_reads() -> None:
     old = order("id", id="string")
     assert conflicts(Mode.FORWARD, "json", order(id="string"), [(7, old)]) == [
         Conflict(7, "forward", (Problem("#/properties/id", "is required in version 7, but not in the new version"),))
     ]
 
 
-def test_avro_goes_by_its_own_rules() -> None:
+def test_avro_has_its_own_rules() -> None:
     one, other = {"name": "id", "type": "int"}, {"name": "total", "type": "long"}
     found = conflicts(Mode.FULL, "avro", record(one, other), [(1, record(one))])
     what = "has no default in the new version, and version 1 does not write it"
     assert found == [Conflict(1, "backward", (Problem("#/fields/total", what),))]
 
 
-def test_the_strict_reading_is_asked_for() -> None:
+def test_strict_is_passed_on() -> None:
     old, new = order(id="string"), order(id="string", note="string")
     assert conflicts(Mode.BACKWARD, "json", new, [(1, old)]) == []
     (conflict,) = conflicts(Mode.BACKWARD, "json", new, [(1, old)], strict=True)
     assert [problem.place for problem in conflict.problems] == ["#/properties/note/type"]
 
 
-def test_many_problems_are_counted_not_listed() -> None:
+def test_problems_beyond_the_limit_are_counted() -> None:
     names = [f"p{i}" for i in range(MAX_PROBLEMS + 20)]
     new = order(*names, **dict.fromkeys(names, "string"))
     (conflict,) = conflicts(Mode.BACKWARD, "json", new, [(1, order(**dict.fromkeys(names, "string")))])
@@ -103,7 +103,7 @@ def test_many_problems_are_counted_not_listed() -> None:
 
 
 @pytest.mark.parametrize("kind", get_args(Kind))
-def test_what_is_no_schema_is_a_conflict(kind: Kind) -> None:
+def test_an_invalid_schema_is_a_conflict(kind: Kind) -> None:
     for new, old in ((Document(5), record()), (record(), Document(5))):
         (conflict,) = conflicts(Mode.BACKWARD, kind, new, [(1, old)])
         assert len(conflict.problems) == 1

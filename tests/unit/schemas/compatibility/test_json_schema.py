@@ -43,7 +43,7 @@ def tree(value: Any) -> dict[str, Any]:
     return {"$ref": "#/$defs/node", "$defs": {"node": node}}
 
 
-# An old and a new schema; where the new one refuses what the old one allows, and the other way round.
+# An old and a new schema; the places where the new one rejects what the old one allows, and vice versa.
 CASES: dict[str, tuple[Any, Any, list[str], list[str]]] = {
     "type widened": (WHOLE, NUMBER, [], ["#/type"]),
     "type added": (TEXT, {"type": ["string", "null"]}, [], ["#/type"]),
@@ -54,7 +54,7 @@ CASES: dict[str, tuple[Any, Any, list[str], list[str]]] = {
     "enum value added": ({"enum": ["a"]}, {"enum": ["a", "b"]}, [], ["#/enum"]),
     "enum to const": ({"enum": ["a", "b"]}, {"const": "a"}, ["#/const"], []),
     "enum to type": ({"enum": ["a", "b"]}, TEXT, [], ["#/enum"]),
-    "enum values obey a length": ({"enum": ["a", "bc"]}, {**TEXT, "maxLength": 1}, ["#/maxLength"], ["#/enum"]),
+    "enum values with a length": ({"enum": ["a", "bc"]}, {**TEXT, "maxLength": 1}, ["#/maxLength"], ["#/enum"]),
     "true is not 1": ({"enum": [1]}, {"enum": [True]}, ["#/enum"], ["#/enum"]),
     "1 is 1.0": ({"enum": [1]}, {"enum": [1.0]}, [], []),
     "both booleans": ({"type": "boolean"}, {"enum": [True, False]}, [], []),
@@ -188,7 +188,7 @@ CASES: dict[str, tuple[Any, Any, list[str], list[str]]] = {
     ),
     "oneOf with a new kind": ({"oneOf": kinds("a", "b")}, {"oneOf": kinds("a", "b", "c")}, [], ["#/oneOf"]),
     "oneOf that overlaps": ({"oneOf": [WHOLE, TEXT]}, {"oneOf": [WHOLE, TEXT, NUMBER]}, ["#/oneOf"], ["#/oneOf"]),
-    "oneOf told apart by range": (
+    "oneOf distinguished by range": (
         {**WHOLE, "maximum": 1},
         {"oneOf": [{**WHOLE, "maximum": 1}, {**WHOLE, "minimum": 2}]},
         [],
@@ -224,13 +224,13 @@ CASES: dict[str, tuple[Any, Any, list[str], list[str]]] = {
         ["#/unevaluatedItems"],
         [],
     ),
-    "beside $ref, up to draft 7": (
+    "keywords next to $ref, up to draft 7": (
         {"$schema": DRAFT_7, "$ref": "#/definitions/a", "definitions": {"a": TEXT}},
         {"$schema": DRAFT_7, "$ref": "#/definitions/a", "definitions": {"a": TEXT}, "maxLength": 3},
         [],
         [],
     ),
-    "beside $ref, since 2019-09": (
+    "keywords next to $ref, since 2019-09": (
         {"$ref": "#/$defs/a", "$defs": {"a": TEXT}},
         {"$ref": "#/$defs/a", "$defs": {"a": TEXT}, "maxLength": 3},
         ["#/maxLength"],
@@ -263,13 +263,13 @@ CASES: dict[str, tuple[Any, Any, list[str], list[str]]] = {
 
 
 @pytest.mark.parametrize(("old", "new", "backward", "forward"), CASES.values(), ids=CASES.keys())
-def test_every_keyword_both_ways(old: Any, new: Any, backward: list[str], forward: list[str]) -> None:
+def test_every_keyword_in_both_directions(old: Any, new: Any, backward: list[str], forward: list[str]) -> None:
     assert places(old, new) == backward
     assert places(new, old) == forward
 
 
 @pytest.mark.parametrize(("old", "new"), [case[:2] for case in CASES.values()], ids=CASES.keys())
-def test_what_is_the_same_fits(old: Any, new: Any) -> None:
+def test_equivalent_schemas_are_compatible(old: Any, new: Any) -> None:
     for schema in (old, new):
         assert problems(schema, copy.deepcopy(schema), strict=True) == ()
 
@@ -292,7 +292,7 @@ def test_a_problem_is_a_sentence(old: Any, new: Any, says: str) -> None:
     assert any(says in problem.what for problem in problems(old, new))
 
 
-def test_read_strictly_an_undeclared_property_could_have_been_anything() -> None:
+def test_in_strict_mode_an_undeclared_property_may_have_any_type() -> None:
     old, new = thing(a=TEXT), thing(a=TEXT, b=WHOLE)
     assert places(old, new) == []
     assert places(old, new, strict=True) == ["#/properties/b/type"]
@@ -311,29 +311,29 @@ def test_read_strictly_an_undeclared_property_could_have_been_anything() -> None
         {"required": ["b"]},
     ],
 )
-def test_a_name_the_writer_mentions_anywhere_is_no_new_name(old: Any) -> None:
+def test_a_name_that_the_writer_mentions_anywhere_is_not_new(old: Any) -> None:
     assert "#/properties/b/type" in places(old, {"properties": {"b": WHOLE}})
 
 
-def test_what_depends_on_a_property_holds_for_objects_only() -> None:
+def test_dependencies_apply_to_objects_only() -> None:
     old = {"required": ["b"], "dependentSchemas": {"b": {"type": "object"}}}
     assert places(old, {"type": "object"}) == ["#/type"]
 
 
-def test_a_property_may_match_another_pattern_than_the_one_in_question() -> None:
+def test_a_property_may_match_another_pattern() -> None:
     old = {
         "allOf": [{"patternProperties": {"^x": {}}}, {"patternProperties": {"x$": TEXT}, "additionalProperties": WHOLE}]
     }
     assert places(old, {"patternProperties": {"^x": WHOLE}}, strict=True) == ["#/patternProperties/^x/type"]
 
 
-def test_what_rests_on_a_pair_that_fails_later_is_not_kept() -> None:
+def test_a_recursive_assumption_that_fails_is_not_reused() -> None:
     def schema(value: Any, x: Any) -> dict[str, Any]:
         defs = {"A": thing(b={"$ref": "#/$defs/B"}, v=value), "B": thing(a={"$ref": "#/$defs/A"})}
         return {**thing(x=x, y={"$ref": "#/$defs/B"}), "$defs": defs}
 
     to_a = {"$ref": "#/$defs/A"}
-    # x passes by its second alternative; but y holds the A whose v does not fit.
+    # x matches the second alternative, but y contains the A with an incompatible v.
     assert places(schema(TEXT, to_a), schema(WHOLE, {"anyOf": [to_a, {}]})) == ["#/$defs/A/properties/v/type"]
 
 
@@ -347,26 +347,26 @@ class TestOtherDocuments:
     def places(self, writer: Document, reader: Document) -> list[str]:
         return [problem.place for problem in json_problems(reader, writer, "R", "W")]
 
-    def test_a_relative_reference_leads_to_another_document(self) -> None:
+    def test_a_relative_reference_is_resolved(self) -> None:
         wider = thing("city", city={"type": ["string", "null"]})
         assert self.places(self.document(self.ADDRESS), self.document(wider)) == []
         assert self.places(self.document(wider), self.document(self.ADDRESS)) == [
             "Address/1.json#/properties/city/type"
         ]
 
-    def test_a_reference_may_lead_into_another_document(self) -> None:
+    def test_a_reference_may_point_into_another_document(self) -> None:
         reference = "../Address/1.json#/properties/city"
         number = thing(city=WHOLE)
         there = self.places(self.document(self.ADDRESS, reference), self.document(number, reference))
         assert there == ["Address/1.json#/properties/city/type"]
 
     @pytest.mark.parametrize("base", ["https://schemas.invalid/OrderPlaced/1.json", "schema:///OrderPlaced/1.json"])
-    def test_addresses_may_be_absolute(self, base: str) -> None:
+    def test_references_may_be_absolute(self, base: str) -> None:
         address = base.replace("OrderPlaced", "Address")
         old, new = (Document(thing(to={"$ref": "../Address/1.json"}), base, {address: each}) for each in (TEXT, WHOLE))
         assert self.places(old, new) == [f"{address}#/type"]
 
-    def test_an_id_changes_where_references_start(self) -> None:
+    def test_references_are_relative_to_the_id(self) -> None:
         schema = {"$id": "https://example.org/orders/1", **thing(to={"$ref": "money"})}
         old, new = (Document(schema, "a.json", {"https://example.org/orders/money": each}) for each in (TEXT, WHOLE))
         assert self.places(old, new) == ["https://example.org/orders/money#/type"]
@@ -376,18 +376,18 @@ class TestOtherDocuments:
         assert places(schema, TEXT) == []
         assert places(TEXT, {**schema, "$defs": {"b": {"$id": "b", **WHOLE}}}) == ["#/$defs/b/type"]
 
-    def test_what_is_not_at_hand_is_a_problem(self) -> None:
+    def test_a_missing_document_is_a_problem(self) -> None:
         (problem,) = problems(thing(a=TEXT), thing(a={"$ref": "https://example.org/x.json"}))
         assert problem.place == "#/properties/a"
         assert "https://example.org/x.json" in problem.what
 
-    def test_a_dynamic_reference_is_compared_by_what_it_means(self) -> None:
+    def test_dynamic_references_are_resolved(self) -> None:
         schema = {"$dynamicAnchor": "node", **thing(next={"$dynamicRef": "#node"})}
         assert problems(schema, {**schema, "title": "a list"}) == ()
         assert problems(schema, {**schema, "minProperties": 1}) != ()
 
 
-def test_a_broken_schema_is_a_problem_and_no_crash() -> None:
+def test_an_invalid_schema_is_a_problem() -> None:
     for broken in ({"properties": 5}, [], "text", {"$schema": "https://example.org/mine"}, {"$ref": "#/nowhere"}):
         assert len(problems(broken, TEXT)) == 1
         assert len(problems(TEXT, broken)) == 1
@@ -431,8 +431,8 @@ HOSTILE = {
 
 
 @pytest.mark.parametrize(("old", "new"), HOSTILE.values(), ids=HOSTILE.keys())
-def test_no_schema_takes_for_ever(old: Any, new: Any) -> None:
-    started = time.process_time()  # of this process alone: the machine may be busy otherwise
+def test_the_work_is_bounded_for_every_schema(old: Any, new: Any) -> None:
+    started = time.process_time()  # CPU time of this process, because the machine may be busy
     assert problems(old, new)
     assert problems(old, new, strict=True)
     assert time.process_time() - started < 30
@@ -446,7 +446,7 @@ def test_no_schema_takes_for_ever(old: Any, new: Any) -> None:
         {"anyOf": [{"$ref": "#"}, {"$ref": "#", "title": "again"}]},
     ],
 )
-def test_a_schema_that_is_only_itself_accepts_everything(circular: Any) -> None:
+def test_a_schema_that_only_refers_to_itself_accepts_everything(circular: Any) -> None:
     assert jsonschema_rs.validator_for(circular).is_valid("text")
     assert problems(TEXT, circular) == ()
     assert problems(circular, TEXT) != ()

@@ -1,4 +1,4 @@
-"""Random pairs of JSON Schemas: a pair that is called compatible has no instance that only the writer accepts."""
+"""Random pairs of JSON Schemas: a compatible pair has no instance that only the writer accepts."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ def schemas(draw: st.DrawFn, draft: int, depth: int = 2, guarded: bool = False) 
     known = [keyword for keyword in keywords if SINCE.get(keyword, 0) <= draft]
     chosen = draw(st.lists(st.sampled_from(known), min_size=1, max_size=3, unique=True))
     schema = {keyword: draw(keywords[keyword]) for keyword in chosen}
-    for keyword in ("minimum", "maximum"):  # in draft 4 the one needs the other
+    for keyword in ("minimum", "maximum"):  # in draft 4, the exclusive keyword requires the other one
         exclusive = f"exclusive{keyword.capitalize()}"
         if draft == 0 and exclusive in schema:
             schema |= {exclusive: draw(st.booleans()), keyword: schema.get(keyword, 1)}
@@ -117,30 +117,30 @@ def pairs(draw: st.DrawFn) -> tuple[Any, Any]:
 def validator(schema: Any) -> jsonschema_rs.Validator:
     try:
         return jsonschema_rs.validator_for(schema, **ReferencedSchemas().options())
-    except ValueError:  # a change made it no schema at all
+    except ValueError:  # a change made the schema invalid
         assume(False)
         raise
 
 
-def test_the_property_below_is_not_empty() -> None:
-    """Random pairs must often be compatible, with instances to try; or nothing would be tested."""
-    telling = 0
+def test_many_random_pairs_are_compatible() -> None:
+    """Without compatible pairs and valid instances, the next test would test nothing."""
+    compatible = 0
 
     @settings(max_examples=100, deadline=None, derandomize=True, database=None)
     @given(pairs(), st.lists(VALUES, min_size=20, max_size=20))
     def count(pair: tuple[Any, Any], values: list[Any]) -> None:
-        nonlocal telling
+        nonlocal compatible
         valid = [value for value in values if validator(pair[0]).is_valid(value)]
         validator(pair[1])
-        telling += bool(valid) and not problems(*pair, strict=True)
+        compatible += bool(valid) and not problems(*pair, strict=True)
 
     count()
-    assert telling > 20
+    assert compatible > 20
 
 
 @settings(max_examples=120, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much])
 @given(pairs(), st.lists(VALUES, min_size=40, max_size=40))
-def test_what_is_called_compatible_refuses_nothing(pair: tuple[Any, Any], values: list[Any]) -> None:
+def test_a_compatible_reader_rejects_nothing(pair: tuple[Any, Any], values: list[Any]) -> None:
     writer, reader = map(validator, pair)
     if problems(*pair, strict=True):
         return
@@ -154,7 +154,7 @@ PROPERTIES = st.dictionaries(st.sampled_from(NAMES), st.sampled_from([{"type": k
 
 @st.composite
 def open_objects(draw: st.DrawFn, depth: int = 1) -> Any:
-    """An open object whose parts all apply together, so that the names it declares are easy to tell."""
+    """An open object whose parts all apply together, so that the names it declares are easy to determine."""
     names = st.lists(st.sampled_from(NAMES), max_size=2, unique=True)
     schema: dict[str, Any] = {"properties": draw(PROPERTIES), "required": draw(names)}
     if draw(st.booleans()):
@@ -187,9 +187,7 @@ def declares(schema: dict[str, Any], name: str) -> bool:
 
 @settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much])
 @given(open_objects(), open_objects(), st.lists(OBJECTS, min_size=30, max_size=30))
-def test_read_leniently_only_names_that_the_writer_leaves_out_may_be_rejected(
-    old: Any, new: Any, values: list[Any]
-) -> None:
+def test_in_lenient_mode_only_undeclared_names_may_be_rejected(old: Any, new: Any, values: list[Any]) -> None:
     writer, reader = validator(old), validator(new)
     if problems(old, new):
         return

@@ -77,7 +77,7 @@ def test_a_timeout_must_be_above_zero(timeout: float) -> None:
         {"ssl.key.location": SECRET},
         {"bearer.auth.credentials.source": SECRET},
         {"bearer.auth.credentials.source": "STATIC_TOKEN"},
-        {"bearer.auth.unheard.of": SECRET},
+        {"bearer.auth.unknown.name": SECRET},
     ],
 )
 def test_settings_that_do_not_fit_together_are_refused_without_showing_them(settings: dict[str, str]) -> None:
