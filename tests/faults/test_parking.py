@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from helpers.parking import BAD, arrived, ask, board, good, ids, in_front, letters, name_of, parked
+from helpers.parking import BAD, arrived, ask, good, ids, in_front, letters, name_of, parked, parking_state
 from helpers.shop import Shop
 from tailrace.cli import main
 from tailrace.testkit.stack import wait_until
@@ -55,9 +55,9 @@ def test_a_letter_that_is_still_wrong_stays_in_front_and_the_answer_says_why(par
     parked(parking)
     front = letters(parking)[0]
     ask(parking, front, "redrive")
-    answers = wait_until(lambda: board(parking).answers, 60, what="the answer")
+    answers = wait_until(lambda: parking_state(parking).answers, 60, what="the answer")
     assert "revision" in answers[name_of(front)]
-    assert board(parking).requests == {}
+    assert parking_state(parking).requests == {}
     assert behind not in ids(parking, "a")
     assert connector.running
 
@@ -94,7 +94,7 @@ def test_the_commands_leave_a_letter_in_front_to_the_pipeline(
     (front,) = in_front(parking)
     code, told = run(capsys, "dlq", "discard", file, str(name_of(front)), "--key", "a", "--why", "wrong one", "--yes")
     assert code != 0
-    assert board(parking).requests == {}
+    assert parking_state(parking).requests == {}
     code, told = run(capsys, "dlq", "discard", file, str(name_of(front)), "--key", "b", "--why", "test", "--yes")
     assert (code, told[0]["outcome"]) == (0, "released")
     arrived(parking, last)
@@ -151,7 +151,7 @@ def test_a_letter_that_its_topic_refused_goes_out_once_it_is_mended(parking: Sho
     behind = parking.insert(good(2), key="a")
     parked(parking)
     ask(parking, letters(parking)[0], "redrive", json.dumps({**json.loads(good(1)), "order": "y" * 3000}))
-    answers = wait_until(lambda: board(parking).answers, 60, what="the answer")
+    answers = wait_until(lambda: parking_state(parking).answers, 60, what="the answer")
     assert "larger than the topic takes" in next(iter(answers.values()))
     ask(parking, letters(parking)[0], "redrive", good(1))
     arrived(parking, large, behind)
@@ -197,4 +197,4 @@ def test_too_many_parked_keys_stop_the_pipeline(parking: Shop) -> None:
     parking.insert(BAD, key="c")
     connector.failed("ParkingFull")
     assert parking.positions()[-1].lsn == position.lsn
-    assert "bound" in connector.log
+    assert "limit" in connector.log

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from helpers.parking import BAD, arrived, ask, board, good, ids, in_front, letters, name_of, options, parked
+from helpers.parking import BAD, arrived, ask, good, ids, in_front, letters, name_of, options, parked, parking_state
 from helpers.shop import Shop
 from tailrace import failpoints
 from tailrace.dlq.parked_keys import waiting_topic
@@ -69,7 +69,7 @@ def test_tens_of_thousands_wait_and_go_in_flat_memory(parking: Shop) -> None:
     arrived(parking, other)
     assert ids(parking, "a") == []
     ask(parking, letters(parking)[0], "discard")
-    wait_until(lambda: not board(parking).keys, 120, what="all to go")
+    wait_until(lambda: not parking_state(parking).keys, 120, what="all to go")
     revisions = [
         json.loads(message.value() or b"")["revision"]
         for message in read_all(parking.kafka.bootstrap, [parking.topic])
@@ -81,7 +81,7 @@ def test_tens_of_thousands_wait_and_go_in_flat_memory(parking: Shop) -> None:
 
 def waiting(shop: Shop) -> dict[str, list[str]]:
     """What waits behind each parked key, in order."""
-    states = {key.decode(): state for (_, key), state in board(shop).keys.items()}
+    states = {key.decode(): state for (_, key), state in parking_state(shop).keys.items()}
     found: dict[str, list[str]] = {key: [] for key in states}
     for message in read_all(shop.kafka.bootstrap, [waiting_topic(options(shop))]):
         key = header(message, "tailrace.key")
@@ -124,11 +124,11 @@ def test_killed_again_and_again_nothing_is_lost_repeated_or_out_of_order(parking
     writer.stop()
     end = int(parking.execute("SELECT pg_current_wal_insert_lsn() - '0/0'")[0][0])
     wait_until(lambda: parking.positions()[-1].lsn >= end, 120, what="everything to be published or to wait")
-    wait_until(lambda: not board(parking).requests, 120, what="all requests to be carried out")
+    wait_until(lambda: not parking_state(parking).requests, 120, what="all requests to be carried out")
     adds_up(parking)
 
     def none_parked() -> bool:
-        found = board(parking)
+        found = parking_state(parking)
         if not found.keys:
             return not parking.verdict().missing
         places = {state.place for state in found.keys.values()}

@@ -7,7 +7,7 @@ from collections import defaultdict
 
 import pytest
 
-from helpers.parking import BAD, arrived, ask, board, good, ids, letters, options, parked
+from helpers.parking import BAD, arrived, ask, good, ids, letters, options, parked, parking_state
 from helpers.shop import Shop
 from tailrace import failpoints
 from tailrace.cli import main
@@ -54,7 +54,7 @@ def test_other_keys_flow_on_while_many_are_released_and_a_kill_costs_nothing(par
     other = parking.insert(good(1), key="other")
     newer = parking.insert(good(EACH + 1), key="k1")
     arrived(parking, other)
-    assert board(parking).keys, "all were released before an event of another key was published"
+    assert parking_state(parking).keys, "all were released before an event of another key was published"
     connector.kill()
     killed = parking.start(kill=f"{failpoints.RELEASING}:3", wait=False)
     assert killed.ended() == -9
@@ -73,4 +73,4 @@ def test_the_command_releases_many_at_once(parking: Shop, capsys: pytest.Capture
     told = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
     assert [each["outcome"] for each in told[:KEYS]] == ["released"] * KEYS
     assert revisions(parking) == EXPECTED
-    assert board(parking).keys == {}
+    assert parking_state(parking).keys == {}

@@ -85,8 +85,8 @@ KILLED = [
 ]
 
 
-@pytest.mark.parametrize(("point", "marked"), KILLED)
-def test_killed_in_its_second_batch_and_run_again(shop: Shop, point: str, marked: int) -> None:
+@pytest.mark.parametrize(("point", "resolved"), KILLED)
+def test_killed_in_its_second_batch_and_run_again(shop: Shop, point: str, resolved: int) -> None:
     """While the pipeline runs and publishes. Of the batch that was cut off, all letters count or none does."""
     connector = shop.start()
     events = set_aside(shop, 10)
@@ -95,7 +95,7 @@ def test_killed_in_its_second_batch_and_run_again(shop: Shop, point: str, marked
     meanwhile = shop.insert(VALID, kind="OrderChanged")
     code, told = dlq(shop, "redrive", "--all-open", "--yes")
     assert code == 0, told
-    assert told[-1] == {"summary": {"redriven": 10 - marked}}
+    assert told[-1] == {"summary": {"redriven": 10 - resolved}}
     wait_until(lambda: meanwhile in times_published(shop), 60, what="the event of the pipeline")
     assert times_published(shop) == Counter([*events, meanwhile])
     assert open_letters(shop) == []
@@ -114,15 +114,15 @@ def test_two_redrives_fence_each_other_and_publish_once(shop: Shop) -> None:
     resolutions.ensure(wiring.kafka, admin_client(wiring.kafka))
 
     def opened() -> RedrivePublisher:
-        desk = RedrivePublisher(wiring.kafka, lambda _: None)
-        desk.open()
-        marked = reader.resolved_ids(final=True)
-        for letter in reader.dead_letters(reader.spans()):
-            assert letter not in marked
-            desk.add(
+        publisher = RedrivePublisher(wiring.kafka, lambda _: None)
+        publisher.open()
+        resolved = reader.resolved_ids(final=True, must_exist=True)
+        for letter in reader.dead_letters(reader.ranges()):
+            assert letter not in resolved
+            publisher.add(
                 RedriveItem(letter, Resolution("redriven", 1, position=letter.position), pass_again(processor, letter))
             )
-        return desk
+        return publisher
 
     older, newer = opened(), opened()
     with pytest.raises(Fenced):
@@ -138,29 +138,29 @@ def test_interrupted_by_hand_it_leaves_no_transaction_open(shop: Shop, monkeypat
     shop.start()
     (event,) = set_aside(shop, 1)
     wiring = wire(load_pipeline(shop.file))
-    reader, desk = DeadLetterReader(wiring.kafka), RedrivePublisher(wiring.kafka, lambda _: None)
-    (letter,) = reader.dead_letters(reader.spans())
-    posting = RedriveItem(
+    reader, publisher = DeadLetterReader(wiring.kafka), RedrivePublisher(wiring.kafka, lambda _: None)
+    (letter,) = reader.dead_letters(reader.ranges())
+    item = RedriveItem(
         letter, Resolution("redriven", 1, position=letter.position), pass_again(wiring.processor(), letter)
     )
     resolutions.ensure(wiring.kafka, admin_client(wiring.kafka))
-    desk.open()
+    publisher.open()
 
     def interrupt(point: str) -> None:
         if point == failpoints.REDRIVE_AFTER_PRODUCE:
-            desk._producer.flush(20)
+            publisher._producer.flush(20)
             assert shop.undecided()
             raise KeyboardInterrupt
 
     monkeypatch.setattr(failpoints, "reached", interrupt)
-    desk.add(posting)
+    publisher.add(item)
     with pytest.raises(KeyboardInterrupt):
-        desk.flush()
+        publisher.flush()
     wait_until(lambda: not shop.undecided(), 40, what="the end of the transaction, long before its timeout")
     assert times_published(shop) == Counter()
     monkeypatch.undo()
-    desk.add(posting)
-    desk.flush()
+    publisher.add(item)
+    publisher.flush()
     assert times_published(shop) == Counter([event])
     assert letter in reader.resolved_ids(final=True)
 

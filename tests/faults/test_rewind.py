@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 from helpers import warm_processes as warm
 from helpers.command import Tailrace
-from helpers.parking import ask, board, good, in_front
+from helpers.parking import ask, good, in_front, parking_state
 from helpers.service import Service
 from helpers.shop import Shop
 from helpers.users import Users
@@ -196,7 +196,7 @@ def test_parked_events_of_a_replay_are_marked_when_released(parking: Shop, tailr
     file.write_text(lenient)
     ask(parking, in_front(parking)[0], "discard")
     parking.start()
-    wait_until(lambda: not board(parking).keys, 60, what="the release")
+    wait_until(lambda: not parking_state(parking).keys, 60, what="the release")
     assert again(parking) == (Counter([*events, other]), Counter(events[1:]))
     assert tailrace("verify", parking.file)["clean"]
 

@@ -34,9 +34,9 @@ def options(shop: Shop) -> KafkaOptions:
     return kafka_options(load_pipeline(shop.file))
 
 
-def board(shop: Shop, *, final: bool = True) -> ParkingState:
+def parking_state(shop: Shop, *, final: bool = True) -> ParkingState:
     """`final` waits for open transactions: of a connector that was killed, for a minute or until the next has begun."""
-    return park_requests.board(options(shop), final=final)
+    return park_requests.parking_state(options(shop), final=final)
 
 
 def letters(shop: Shop) -> list[Message]:
@@ -49,7 +49,7 @@ def name_of(message: Message) -> DeadLetterId:
 
 def in_front(shop: Shop, *, final: bool = True) -> list[Message]:
     """The letters that others wait behind, those dealt with left out."""
-    places = {state.place for state in board(shop, final=final).keys.values()}
+    places = {state.place for state in parking_state(shop, final=final).keys.values()}
     return [message for message in letters(shop) if header(message, "tailrace.position") in places]
 
 
@@ -77,8 +77,10 @@ def arrived(shop: Shop, *events: str) -> None:
     try:
         wait_until(lambda: set(events) <= {seen.id for seen in shop.published()}, 60)
     except StackError:
-        pytest.fail(f"not all events arrived; {board(shop).answers}, {shop.connectors[-1].log}")
+        pytest.fail(f"not all events arrived; {parking_state(shop).answers}, {shop.connectors[-1].log}")
 
 
 def parked(shop: Shop, count: int = 1) -> None:
-    wait_until(lambda: len(board(shop).keys) == count, 60, what=f"{count} parked keys, not {board(shop).keys}")
+    wait_until(
+        lambda: len(parking_state(shop).keys) == count, 60, what=f"{count} parked keys, not {parking_state(shop).keys}"
+    )

@@ -141,7 +141,8 @@ class Projected:
         return ids
 
     def published(self) -> list[Message]:
-        return read_all(self.kafka.bootstrap, [self.topic])
+        """Returns all committed records, including those of a transaction that was committed a moment ago."""
+        return read_all(self.kafka.bootstrap, [self.topic], include_open=True)
 
     def dead_letters(self) -> list[dict[str, str]]:
         """Returns the headers of the dead letters."""

@@ -300,7 +300,7 @@ def test_topic_settings_that_kafka_refuses(shop: Shop, run: Run, make_topic: Cal
         report = run(shop.file)
         assert (report.code, report.failures()) == (1, [f"topic {shop.topic}"])
         found = report.checks[f"topic {shop.topic}"]
-        assert "Kafka refuses retention.ms = soon" in found["found"]
+        assert "Kafka rejects retention.ms = soon" in found["found"]
         assert "orders.yaml" in found["remedy"]
         assert (shop.topic in shop.kafka.admin().list_topics(timeout=10).topics) == exists
 

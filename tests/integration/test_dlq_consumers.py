@@ -231,7 +231,7 @@ def test_killed_and_run_again(summary: Summary, point: str) -> None:
 def test_by_whatever_file_two_redrives_fence_each_other(summary: Summary, pipeline_file: Path) -> None:
     summary.set_aside(summary.event(1))
     by_file = find_context(pipeline_file, summary.letters, "", [])
-    (found,) = by_file.reader().dead_letters(by_file.reader().spans())
+    (found,) = by_file.reader().dead_letters(by_file.reader().ranges())
     resolutions.ensure(by_file.kafka, offsets.admin_client(by_file.kafka))
     older, newer = (
         RedrivePublisher(office.kafka, office.publishing().topic_manager())

@@ -1,18 +1,22 @@
-"""Reading topics to their end on a real Kafka: which end counts, what lies before it, and how long it may take."""
+"""Reads topics of a real Kafka to their end: which end counts, which records are read, and how long it may take."""
 
 from __future__ import annotations
 
 import time
 import uuid
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 
 import pytest
 from confluent_kafka import Producer, TopicPartition
 
+from tailrace.dlq.reader import DeadLetterReader
 from tailrace.errors import KafkaUnavailable, TopicMissing
 from tailrace.kafka import reader
 from tailrace.kafka.client import KafkaOptions
 from tailrace.kafka.reader import OffsetRange, RangeReader, TopicFollower, read_topic
 from tailrace.testkit.stack import KafkaBroker, wait_until
+from tailrace.testkit.topic_reader import RecordReader, read_all
 
 COMPACTED = {
     "cleanup.policy": "compact",
@@ -42,7 +46,7 @@ def write(options: KafkaOptions, topic: str, *values: str, partition: int = 0) -
 
 
 def begin(options: KafkaOptions, topic: str, *values: str) -> Producer:
-    """A transaction that is written and still open."""
+    """Begins a transaction, writes its records and leaves it open."""
     producer = Producer({"bootstrap.servers": options.bootstrap, "transactional.id": uuid.uuid4().hex})
     producer.init_transactions(30)
     producer.begin_transaction()
@@ -69,7 +73,18 @@ def test_a_missing_topic_is_empty_unless_it_must_exist(options: KafkaOptions, mo
         found.ranges("no-such-topic", must_exist=True)
 
 
-def test_records_that_are_written_while_reading_are_not_read(options: KafkaOptions, topic: str) -> None:
+def test_a_redrive_does_not_take_unknown_resolutions_for_none(
+    options: KafkaOptions, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A broker that has just started may not know the topic; all resolved dead letters would be published again."""
+    monkeypatch.setattr(reader, "MISSING_SECONDS", 0.5)
+    letters = DeadLetterReader(replace(options, dead_letter_topic=options.pipeline))
+    letters.resolved_ids(final=True)
+    with pytest.raises(KafkaUnavailable, match=f"does not know {options.pipeline}"):
+        letters.resolved_ids(final=True, must_exist=True)
+
+
+def test_records_written_during_a_read_are_not_read(options: KafkaOptions, topic: str) -> None:
     write(options, topic, "a1", "b1")
     with RangeReader(options, "test", batch_records=1) as found:
         came = []
@@ -80,7 +95,7 @@ def test_records_that_are_written_while_reading_are_not_read(options: KafkaOptio
         assert found.ranges(topic) == {0: OffsetRange(0, 4)}
 
 
-def test_an_aborted_transaction_at_the_end_is_passed(options: KafkaOptions, topic: str) -> None:
+def test_an_aborted_transaction_at_the_end_is_skipped(options: KafkaOptions, topic: str) -> None:
     write(options, topic, "a1")
     begin(options, topic, "x1", "x2").abort_transaction(30)
     assert values_of(options, topic, include_open=True) == [b"a1"]
@@ -108,6 +123,19 @@ def test_an_uncommitted_reader_sees_open_transactions(options: KafkaOptions, top
     with RangeReader(options, "test", committed=False) as found:
         assert [message.value() for message in found.records(topic, found.ranges(topic))] == [b"t1"]
     writer.abort_transaction(30)
+
+
+def test_the_test_kit_waits_for_a_transaction_that_is_being_committed(options: KafkaOptions, topic: str) -> None:
+    """Kafka confirms a commit before its records can be read; until then it is like an open transaction."""
+    write(options, topic, "a1")
+    writer = begin(options, topic, "t1")
+    assert [message.value() for message in read_all(options.bootstrap, [topic])] == [b"a1"]
+    with RecordReader(options.bootstrap, [topic], include_open=True) as found, ThreadPoolExecutor(1) as pool:
+        reading = pool.submit(found.more)
+        wait_until(lambda: found.messages, 30, what="the record before the transaction")
+        assert not reading.done()
+        writer.commit_transaction(30)
+        assert [message.value() for message in reading.result(60)] == [b"a1", b"t1"]
 
 
 def test_the_time_that_the_caller_takes_is_no_stall(options: KafkaOptions, topic: str) -> None:
@@ -140,7 +168,7 @@ def test_records_that_were_deleted_from_the_front_are_skipped(
         assert found.bounds(topic) == {0: OffsetRange(4, 4)}
 
 
-def test_the_holes_of_compaction_are_no_stall(kafka: KafkaBroker, options: KafkaOptions) -> None:
+def test_offsets_removed_by_compaction_are_no_stall(kafka: KafkaBroker, options: KafkaOptions) -> None:
     topic = options.pipeline
     kafka.create_topic(topic, 1, COMPACTED)
     write(options, topic, *(f"k{number}" for number in range(20)))
@@ -168,7 +196,7 @@ def test_several_partitions_and_topics_are_read_at_once(kafka: KafkaBroker, opti
     with RangeReader(options, "test", stall_seconds=10.0, batch_records=1) as found:
         ranges = {(name, number): span for name in (first, second) for number, span in found.ranges(name).items()}
         assert sorted(ranges) == [(first, 0), (first, 2), (second, 1)]
-        for _ in range(2):  # partitions that are read first are paused: they must go on the next time
+        for _ in range(2):  # finished partitions are paused: the next read must resume them
             came = [
                 (message.topic(), message.partition(), message.value())
                 for batch in found.batches(ranges)
@@ -190,7 +218,7 @@ def test_a_range_begins_with_the_first_record_of_a_time(options: KafkaOptions, t
     assert list(read_topic(options, topic, since_ms=now + 60_000)) == []
 
 
-def test_a_follower_reads_on_and_begins_again_with_a_new_topic(
+def test_a_follower_continues_and_starts_over_if_the_topic_is_recreated(
     kafka: KafkaBroker, options: KafkaOptions, topic: str
 ) -> None:
     follower = TopicFollower(options, topic, "test")

@@ -186,7 +186,7 @@ def test_what_the_broker_refuses_is_told_with_its_line(
     for arguments in (("plan", file), ("apply", file, "--yes")):
         refused = run("topics", *arguments)
         assert refused.code == 2, refused
-        assert f"sales.yaml:{line}: Kafka refuses {told} for {topic}" in refused.err
+        assert f"sales.yaml:{line}: Kafka rejects {told} for {topic}" in refused.err
 
 
 def test_keys_land_where_the_explanation_says(place: Place, kafka: KafkaBroker, run: Run) -> None:

@@ -48,9 +48,9 @@ class PinnedRows:
         pinned.
         """
         reader = DeadLetterReader(kafka)
-        spans = reader.spans(include_open=True)
+        ranges = reader.ranges(include_open=True)
         marked = reader.resolved_ids()
-        with closing(reader.dead_letters(spans)) as letters:
+        with closing(reader.dead_letters(ranges)) as letters:
             for letter in letters:
                 if letter in marked:
                     continue
@@ -62,7 +62,7 @@ class PinnedRows:
 
 def _waiting(kafka: KafkaOptions) -> Iterator[str]:
     """Yields all events that ever waited for currently parked keys; released ones are only pinned longer."""
-    if not requests.board(kafka, final=True).keys:
+    if not requests.parking_state(kafka, final=True).keys:
         return
     with closing(read_topic(kafka, waiting_topic(kafka), include_open=True)) as messages:
         for message in messages:

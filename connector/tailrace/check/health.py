@@ -151,11 +151,11 @@ def clock_ahead(server_ms: int, before: float, after: float) -> float:
 
 def _parked(options: KafkaOptions) -> dict[str, Any] | None:
     """Counts parked keys and requests, with the time of the oldest; None without parked keys."""
-    board = requests.board(options)
-    if not board.keys:
+    parking_state = requests.parking_state(options)
+    if not parking_state.keys:
         return None
-    oldest = min(state.since_ms for state in board.keys.values())
-    return {"keys": len(board.keys), "since_ms": oldest, "requests": len(board.requests)}
+    oldest = min(state.since_ms for state in parking_state.keys.values())
+    return {"keys": len(parking_state.keys), "since_ms": oldest, "requests": len(parking_state.requests)}
 
 
 def read_kafka_status(options: KafkaOptions) -> KafkaStatus:

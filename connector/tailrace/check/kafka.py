@@ -15,7 +15,7 @@ from tailrace.kafka.topics import make_change, topic_config
 from tailrace.positions.base import Position
 from tailrace.routing.specs import TopicSpec
 from tailrace.state import offsets
-from tailrace.state.prior_run import require_position_known
+from tailrace.state.stored_state import require_position_known
 from tailrace.worker.options import DEAD_LETTER_BYTES, own_topics
 
 RECORD_OVERHEAD = 512

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import base64
-import json
 import logging
 import shutil
 import sys
@@ -15,6 +13,7 @@ from typing import Any
 
 import typer
 
+from tailrace.cli.dlq.view import payload_as_json, printable
 from tailrace.cli.output import emit_json, has_colour, say
 from tailrace.config.load import load_pipeline
 from tailrace.config.model import PipelineSettings
@@ -40,8 +39,8 @@ def tail(
 ) -> None:
     """Watch the published events as consumers see them, until --limit or Ctrl-C.
 
-    Follows every topic of the pipeline, those that appear later included: committed records only, without a consumer
-    group, so that no consumer is disturbed. A line is: time, topic[partition]@offset, type, key, id, payload.
+    Follows every topic of the pipeline, including those created later. Reads committed records only, without a
+    consumer group, so no consumer is affected. A line is: time, topic[partition]@offset, type, key, id, payload.
 
     Examples:
 
@@ -53,100 +52,80 @@ def tail(
     """
     logging.getLogger("librdkafka").setLevel(logging.CRITICAL)
     settings = load_pipeline(file)
-    letters, own = settings.kafka.dead_letter_topic, settings.pipeline
-    watch = TopicTail(kafka_options(settings), _wanted(settings, dead_letters=dead_letters), beginning=from_beginning)
-    say(f"watching {', '.join(watch.topics) or 'for topics: there are none yet'}", sys.stderr)
+    letter_topic, own = settings.kafka.dead_letter_topic, settings.pipeline
+    followed = TopicTail(
+        kafka_options(settings), _wanted(settings, dead_letters=dead_letters), beginning=from_beginning
+    )
+    say(f"watching {', '.join(followed.topics) or 'for topics: there are none yet'}", sys.stderr)
     sys.stderr.flush()
     shown = 0
     try:
-        for seen in watch:
-            if seen.headers.get(PIPELINE_HEADER, own) != own:
-                continue  # another pipeline's, on a topic that both may write to
-            if not (_passes(seen.headers.get("type", ""), type_name) and _passes(_text(seen.key), key)):
+        for record in followed:
+            if record.headers.get(PIPELINE_HEADER, own) != own:
+                continue  # of another pipeline that writes to the same topic
+            if not (_passes(record.headers.get("type", ""), type_name) and _passes(_text(record.key), key)):
                 continue
             if as_json:
-                emit_json(_as_json(seen, letter=seen.topic == letters, payload=not no_payload))
+                emit_json(_as_json(record, is_letter=record.topic == letter_topic, payload=not no_payload))
             else:
-                _print(seen, letter=seen.topic == letters, payload=not no_payload)
+                _print(record, is_letter=record.topic == letter_topic, payload=not no_payload)
             shown += 1
             if shown == limit:
                 return
     finally:
-        watch.close()
+        followed.close()
 
 
 def _wanted(settings: PipelineSettings, *, dead_letters: bool) -> Callable[[str], bool]:
     topics = settings.topics
     named = {spec.topic for spec in load_topics(topics.folder)} if topics.folder else set()
     never = set(own_topics(kafka_options(settings)))
-    letters = {settings.kafka.dead_letter_topic} if dead_letters else set()
-    return topic_matcher(named | letters, topics.template, never)
+    letter_topics = {settings.kafka.dead_letter_topic} if dead_letters else set()
+    return topic_matcher(named | letter_topics, topics.template, never)
 
 
 def _passes(value: str, patterns: list[str]) -> bool:
     return not patterns or any(fnmatchcase(value, pattern) for pattern in patterns)
 
 
-def _print(seen: TailedRecord, *, letter: bool, payload: bool) -> None:
-    when = datetime.fromtimestamp(seen.timestamp_ms / 1000).astimezone().strftime("%H:%M:%S.%f")[:-3]
-    head, headers = f"{when} {seen.topic}[{seen.partition}]@{seen.offset}", seen.headers
-    parts = [headers.get("type", "-"), _text(seen.key), headers.get("id", "-")]
-    if letter:
+def _print(record: TailedRecord, *, is_letter: bool, payload: bool) -> None:
+    when = datetime.fromtimestamp(record.timestamp_ms / 1000).astimezone().strftime("%H:%M:%S.%f")[:-3]
+    head, headers = f"{when} {record.topic}[{record.partition}]@{record.offset}", record.headers
+    parts = [headers.get("type", "-"), _text(record.key), headers.get("id", "-")]
+    if is_letter:
         parts = ["DEAD LETTER", *parts, f"{headers.get('tailrace.reason')}: {headers.get('tailrace.explanation')}"]
     if payload:
-        parts.append("(null)" if seen.value is None else _text(seen.value))
+        parts.append("(null)" if record.value is None else _text(record.value))
     terminal = sys.stdout.isatty()
     width = shutil.get_terminal_size().columns if terminal else PIPED_WIDTH
-    line = _printable(f"{head} {' '.join(parts)}")
+    line = printable(f"{head} {' '.join(parts)}")
     line = line if len(line) <= width else line[: width - 1] + "…"
     if has_colour(sys.stdout):
-        line = f"{_RED}{line}{_RESET}" if letter else f"{_DIM}{line[: len(head)]}{_RESET}{line[len(head) :]}"
+        line = f"{_RED}{line}{_RESET}" if is_letter else f"{_DIM}{line[: len(head)]}{_RESET}{line[len(head) :]}"
     say(line)
     sys.stdout.flush()
 
 
-def _as_json(seen: TailedRecord, *, letter: bool, payload: bool) -> dict[str, Any]:
-    moment = datetime.fromtimestamp(seen.timestamp_ms / 1000, UTC)
-    told: dict[str, Any] = {
+def _as_json(record: TailedRecord, *, is_letter: bool, payload: bool) -> dict[str, Any]:
+    moment = datetime.fromtimestamp(record.timestamp_ms / 1000, UTC)
+    line: dict[str, Any] = {
         "time": moment.isoformat(timespec="milliseconds").replace("+00:00", "Z"),
-        "topic": seen.topic,
-        "partition": seen.partition,
-        "offset": seen.offset,
-        "type": seen.headers.get("type"),
-        "key": None if seen.key is None else _text(seen.key),
-        "id": seen.headers.get("id"),
-        "headers": seen.headers,
+        "topic": record.topic,
+        "partition": record.partition,
+        "offset": record.offset,
+        "type": record.headers.get("type"),
+        "key": None if record.key is None else _text(record.key),
+        "id": record.headers.get("id"),
+        "headers": record.headers,
     }
-    if letter:
-        told["dead_letter"] = {
-            part: seen.headers.get(f"tailrace.{part}") for part in ("reason", "explanation", "topic")
+    if is_letter:
+        line["dead_letter"] = {
+            part: record.headers.get(f"tailrace.{part}") for part in ("reason", "explanation", "topic")
         }
     if payload:
-        told["payload"] = _payload(seen.value)
-    return told
-
-
-def _payload(value: bytes | None) -> object:
-    """As JSON where it is JSON, else as text, else as base64."""
-    if value is None:
-        return None
-    try:
-        found = json.loads(value)
-        json.dumps(found, allow_nan=False)  # 1e999 is read as infinity, which JSON has no word for
-    except (ValueError, RecursionError):
-        pass
-    else:
-        return found
-    try:
-        return value.decode()
-    except UnicodeDecodeError:
-        return {"base64": base64.b64encode(value).decode()}
+        line["payload"] = None if record.value is None else payload_as_json(record.value)
+    return line
 
 
 def _text(value: bytes | None) -> str:
     return "-" if value is None else value.decode(errors="backslashreplace")
-
-
-def _printable(text: str) -> str:
-    """Escapes control characters, so that a payload cannot move the cursor."""
-    return text if text.isprintable() else "".join(c if c.isprintable() else ascii(c)[1:-1] for c in text)

@@ -1,7 +1,7 @@
 """`tailrace topics`: compares declared topics with the cluster (`plan`) and applies the differences (`apply`).
 
-Declared are the files of the topics folder, and Tailrace's own dead-letter and offsets topics. Topics that no file
-names are left alone, those made from a template among them.
+Declared topics are those of the topics folder, and the dead-letter and offsets topics of the pipelines. Other topics,
+such as those created from a template, are not changed.
 """
 
 from __future__ import annotations
@@ -50,10 +50,9 @@ def show(
 ) -> int:
     """Show the differences between the declared topics and the cluster. Changes nothing.
 
-    Where it may, it asks the brokers whether they would accept each change: a setting that they refuse is an error that
-    names its file and line.
+    Asks the brokers to validate each change, if it may. A rejected setting is an error that names its file and line.
 
-    Exit codes: 0 if nothing is to do, 1 if there is.
+    Exit codes: 0 no differences, 1 differences.
 
     \b
     Examples:
@@ -64,12 +63,14 @@ def show(
     clusters = list(_clusters(files))
     changes = [change for cluster in clusters for change in cluster.changes]
     if as_json:
-        emit_json({"changes": [{"bootstrap": c.bootstrap, **_told(change)} for c in clusters for change in c.changes]})
+        emit_json(
+            {"changes": [{"bootstrap": c.bootstrap, **_as_json(change)} for c in clusters for change in c.changes]}
+        )
     else:
         _print(clusters)
-    refusals = [refusal for cluster in clusters for refusal in _refusals(cluster)]
-    if refusals:
-        raise _one_error(refusals)
+    rejections = [rejection for cluster in clusters for rejection in _rejections(cluster)]
+    if rejections:
+        raise _one_error(rejections)
     return 1 if changes else 0
 
 
@@ -81,9 +82,9 @@ def apply(
 ) -> int:
     """Create topics, set their declared settings and, with --grow, add partitions.
 
-    Never deletes a topic, never takes partitions away, never changes replication: what needs a person is shown.
+    Never deletes a topic, removes partitions or changes replication. Differences that it cannot change are shown.
 
-    Exit codes: 0 if all is as declared, 1 if something was left to do.
+    Exit codes: 0 all topics are as declared, 1 some differences are left.
 
     \b
     Examples:
@@ -102,16 +103,16 @@ def apply(
         say(f"done: {_sentence(change)}")
     for cluster in clusters:
         for change in unsettled(cluster.observer.admin, [change for at, change in to_do if at is cluster]):
-            say(f"accepted, but not to be seen yet: {_sentence(change)}")
+            say(f"accepted, but not visible yet: {_sentence(change)}")
     left = [change for cluster in clusters for change in cluster.changes if change.kind not in kinds]
     for change in left:
-        hint = "needs --grow" if change.kind is Kind.GROW else "left to you"
+        hint = "needs --grow" if change.kind is Kind.GROW else "change it by hand"
         say(f"{hint}: {_sentence(change)}")
     return 1 if left else 0
 
 
 def _clusters(files: list[Path]) -> Iterator[_Cluster]:
-    """The declarations of the pipelines, by Kafka cluster."""
+    """Yields each Kafka cluster with the differences from what the pipelines declare there."""
     logging.getLogger("librdkafka").setLevel(logging.CRITICAL)
     declared: dict[str, tuple[KafkaOptions, dict[str, TopicSpec]]] = {}
     for file in files:
@@ -123,12 +124,12 @@ def _clusters(files: list[Path]) -> Iterator[_Cluster]:
                 where = [known.line_of("") or f"topic of {file}" for known in (spec, first)]
                 raise ConfigError(
                     f"{where[0]}: the topic {spec.topic} is declared differently in {where[1]}",
-                    why="Partitions, replication and config belong to the topic: each has one value.",
+                    why="A topic has only one number of partitions, one replication and one config.",
                     remedy="Make them equal, in the topic specs or in kafka.internal_replication of the pipelines.",
                 )
     for bootstrap, (options, topics) in declared.items():
         observer = ClusterObserver(options)
-        observer.look()  # says why Kafka is away, if it is
+        observer.look()  # raises an error if Kafka is unavailable
         live = topic_states(observer.admin, topics)
         yield _Cluster(observer, bootstrap, plan(topics.values(), live))
 
@@ -138,33 +139,33 @@ def _declared(file: Path) -> tuple[KafkaOptions, list[TopicSpec]]:
     options = kafka_options(settings)
     view = routing_view(settings.pipeline, column_map(settings))
     specs = load_topics(settings.topics.folder, view) if settings.topics.folder else []
-    # A spec may describe the dead-letter topic; what the offsets topic is like is not for anyone to choose.
+    # A spec may describe the dead-letter topic. It cannot change the offsets topic.
     own = {spec.topic: spec for spec in (dead_letter_spec(settings, options), *reversed(specs), offsets.spec(options))}
     return options, list(own.values())
 
 
-def _refusals(cluster: _Cluster) -> Iterator[ConfigError]:
+def _rejections(cluster: _Cluster) -> Iterator[ConfigError]:
     for change in cluster.changes:
         try:
             make_change(cluster.observer.admin, change, validate_only=True)
         except ConfigError as error:
             yield error
         except TailraceError:
-            pass  # who may not change topics may still look at what is to change
+            pass  # a user without the right to change topics may still see the plan
 
 
-def _one_error(refusals: list[ConfigError]) -> ConfigError:
-    if len(refusals) == 1:
-        return refusals[0]
-    told = "".join(f"\n    {error.what}\n      {error.why}" for error in refusals)
-    return ConfigError(f"Kafka refuses {len(refusals)} of these changes", why=told, remedy="Correct them all.")
+def _one_error(rejections: list[ConfigError]) -> ConfigError:
+    if len(rejections) == 1:
+        return rejections[0]
+    each = "".join(f"\n    {error.what}\n      {error.why}" for error in rejections)
+    return ConfigError(f"Kafka rejects {len(rejections)} of these changes", why=each, remedy="Correct them all.")
 
 
 def _ask(count: int) -> None:
     if not sys.stdin.isatty():
         raise ConfigError(
-            f"{count} change{'s' * (count != 1)} would be made, and there is no terminal to ask on",
-            remedy="Look at `tailrace topics plan`, then add --yes.",
+            f"{count} change{'s' * (count != 1)} would be made, but there is no terminal to ask on",
+            remedy="Check `tailrace topics plan`, then give --yes.",
         )
     typer.confirm(f"Make {count} change{'s' * (count != 1)}?", abort=True)
 
@@ -192,7 +193,7 @@ def _print(clusters: list[_Cluster]) -> None:
     sys.stdout.flush()
 
 
-def _told(change: Change) -> dict[str, object]:
+def _as_json(change: Change) -> dict[str, object]:
     return {
         "change": change.kind.value,
         "topic": change.topic,

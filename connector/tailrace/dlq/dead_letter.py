@@ -96,7 +96,7 @@ class DeadLetter:
         return self.details.get("tailrace.consumer")
 
     @property
-    def place(self) -> str:
+    def read_from(self) -> str:
         """Where the consumer read the record: topic, partition and offset."""
         partition, offset = (self.details.get(f"tailrace.consumer.{name}", "?") for name in ("partition", "offset"))
         return f"{self.topic}[{partition}]@{offset}"
@@ -112,14 +112,19 @@ class DeadLetter:
         """
         if self.consumer is None:
             return None if FIRST in self.details else _digest(self.details.get(name, "") for name in _ROW_HEADERS)
-        parts = (self.consumer, self.place, self.position, *(self.details.get(name, "") for name in _RECORD_HEADERS))
+        parts = (
+            self.consumer,
+            self.read_from,
+            self.position,
+            *(self.details.get(name, "") for name in _RECORD_HEADERS),
+        )
         return _digest(parts)
 
     @property
     def event_id(self) -> str | None:
         if self.consumer is None:
             return self.details.get("id")
-        return self.details.get("id") or self.details.get("ce_id") or self.place
+        return self.details.get("id") or self.details.get("ce_id") or self.read_from
 
     @property
     def type(self) -> str | None:
@@ -210,7 +215,7 @@ class DeadLetter:
                 self.details.get("tailrace.payload.sha256", "?"),
             )
             what = "row" if self.is_row else "payload"
-            source = "the outbox table or the service" if self.consumer is None else self.place
+            source = "the outbox table or the service" if self.consumer is None else self.read_from
             raise Rejected(
                 Reason.PERMANENT_FAILURE,
                 f"the dead letter does not contain the {what}, only its length ({size} bytes) and SHA-256 ({digest})",

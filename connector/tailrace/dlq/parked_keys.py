@@ -1,9 +1,9 @@
 """Records of parked keys: their state, the events that wait, and the requests of people.
 
 A key whose event was dead-lettered under the policy `park` is parked: its later events go to the waiting topic, in the
-transaction of their batch, until somebody redrives or discards the dead letter. The state is on a compacted topic:
-`key/…` is the state of a key, `request/…` what a person asks for, `answer/…` why it could not be done, and `give-up/…`
-asks to release a key whose dead letter is gone.
+transaction of their batch, until the dead letter is redriven or discarded. The state is on a compacted topic:
+`key/…` is the state of a key, `request/…` the request of a person, `answer/…` why it could not be carried out, and
+`give-up/…` a request to release a key whose dead letter is gone.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import json
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
-from tailrace.dlq.dead_letter import FIRST as FIRST  # noqa: PLC0414 - known to others from here
+from tailrace.dlq.dead_letter import FIRST as FIRST  # noqa: PLC0414 - re-exported
 from tailrace.dlq.dead_letter import DeadLetterId
 from tailrace.errors import ConfigError, OffsetRecordCorrupt
 from tailrace.event import Headers, OutboxEvent, Record, Route
@@ -21,7 +21,7 @@ from tailrace.kafka.client import KafkaOptions
 from tailrace.records.plain import OUR_HEADERS, plain_record
 
 Entity = tuple[str, bytes]
-"""What the order is kept for: an aggregate and a key."""
+"""An aggregate and a key. The order of events is kept within it."""
 KEY_HEADER = "tailrace.key"
 _KEY, _REQUEST, _ANSWER, _GIVE_UP = b"key/", b"request/", b"answer/", b"give-up/"
 
@@ -56,14 +56,14 @@ class ParkingRequest:
     letter: DeadLetterId
     action: Literal["redrive", "discard"]
     position: str
-    """Of the event: if the topic is re-created, another dead letter may have the id."""
+    """Position of the event: if the topic is re-created, another dead letter may have the id."""
     by: str
     why: str
     payload: bytes | None = None
 
     def to_json(self) -> dict[str, Any]:
-        told = {"action": self.action, "position": self.position, "by": self.by, "why": self.why}
-        return told if self.payload is None else {**told, "payload": base64.b64encode(self.payload).decode()}
+        found = {"action": self.action, "position": self.position, "by": self.by, "why": self.why}
+        return found if self.payload is None else {**found, "payload": base64.b64encode(self.payload).decode()}
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +72,7 @@ class GiveUpRequest:
 
     entity: Entity
     position: str
-    """Of the first event: if it is another one by now, nothing is done."""
+    """Position of the first event: the request is ignored if another event is the first by now."""
     by: str
     why: str
 
@@ -102,7 +102,7 @@ def waiting_record(options: KafkaOptions, event: OutboxEvent) -> Record:
 
 
 def waiting_event(headers: Headers, value: bytes) -> OutboxEvent:
-    """The event of such a record. Our headers come first, in a fixed order, whatever the table's columns are named."""
+    """The event of such a record. Our headers come first, so a column of the table cannot hide them."""
     at = next(index for index, (name, _) in enumerate(headers) if name == "id")
     ours = {name: _text(given) for name, given in headers[: at + len(OUR_HEADERS)] if name != KEY_HEADER}
     key = dict(headers[:at])[KEY_HEADER] or b""
@@ -136,8 +136,8 @@ def state_record(options: KafkaOptions, entity: Entity, state: ParkedKey | None,
 
 def request_record(options: KafkaOptions, request: ParkingRequest | GiveUpRequest, at_ms: int) -> Record:
     if isinstance(request, GiveUpRequest):
-        told = {"position": request.position, "by": request.by, "why": request.why}
-        return Record(state_topic(options), json.dumps(told).encode(), _give_up_key(request.entity), [], at_ms)
+        value = {"position": request.position, "by": request.by, "why": request.why}
+        return Record(state_topic(options), json.dumps(value).encode(), _give_up_key(request.entity), [], at_ms)
     return Record(
         state_topic(options), json.dumps(request.to_json()).encode(), _REQUEST + str(request.letter).encode(), [], at_ms
     )
@@ -209,17 +209,17 @@ class ParkingState:
             return
 
 
-def _request(letter: DeadLetterId, told: dict[str, Any]) -> ParkingRequest:
-    payload = told.get("payload")
-    action: Literal["redrive", "discard"] = "discard" if told["action"] == "discard" else "redrive"
+def _request(letter: DeadLetterId, fields: dict[str, Any]) -> ParkingRequest:
+    payload = fields.get("payload")
+    action: Literal["redrive", "discard"] = "discard" if fields["action"] == "discard" else "redrive"
     given = None if payload is None else base64.b64decode(payload)
     return ParkingRequest(
-        letter, action, str(told["position"]), str(told.get("by", "")), str(told.get("why", "")), given
+        letter, action, str(fields["position"]), str(fields.get("by", "")), str(fields.get("why", "")), given
     )
 
 
-def _give_up(entity: Entity, told: dict[str, Any]) -> GiveUpRequest:
-    return GiveUpRequest(entity, str(told["position"]), str(told.get("by", "")), str(told.get("why", "")))
+def _give_up(entity: Entity, fields: dict[str, Any]) -> GiveUpRequest:
+    return GiveUpRequest(entity, str(fields["position"]), str(fields.get("by", "")), str(fields.get("why", "")))
 
 
 def _keep(known: dict[Any, Any], name: object, value: object) -> None:

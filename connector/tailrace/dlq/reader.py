@@ -17,9 +17,9 @@ from confluent_kafka import Message
 
 from tailrace.dlq.dead_letter import DeadLetter, DeadLetterFilter, DeadLetterId
 from tailrace.dlq.resolutions import Resolution, ResolvedIds, dead_letter_id_of, resolutions_topic
-from tailrace.errors import DeadLetterMissing, KafkaUnavailable
+from tailrace.errors import DeadLetterMissing, KafkaUnavailable, TopicMissing
 from tailrace.kafka.client import KafkaOptions
-from tailrace.kafka.reader import OffsetRange, RangeReader, Ranges, read_topic
+from tailrace.kafka.reader import OffsetRange, RangeReader, Ranges
 from tailrace.kafka.tail import TailedRecord
 
 
@@ -45,19 +45,19 @@ class DeadLetterReader:
         self._options = options
         self._of_consumers = of_consumers
 
-    def spans(self, since_ms: int | None = None, *, include_open: bool = False) -> Ranges:
+    def ranges(self, since_ms: int | None = None, *, include_open: bool = False) -> Ranges:
         """The offsets that the topic holds now, from the first dead letter of `since_ms` on; empty without a topic."""
         with RangeReader(self._options, "dlq") as reader:
             return reader.ranges(self._options.dead_letter_topic, since_ms=since_ms, include_open=include_open)
 
-    def dead_letters(self, spans: Ranges, *, copies: bool = False) -> Generator[DeadLetter, None, None]:
+    def dead_letters(self, ranges: Ranges, *, copies: bool = False) -> Generator[DeadLetter, None, None]:
         """Our own dead letters within `spans`, oldest first in each partition. Others may share the topic.
 
         One may have been written more than once (`DeadLetter.fingerprint`): returns only the first, unless `copies`.
         """
         seen: set[int] = set()
         with RangeReader(self._options, "dlq") as reader:
-            for message in reader.records(self._options.dead_letter_topic, spans):
+            for message in reader.records(self._options.dead_letter_topic, ranges):
                 letter = dead_letter_of(message)
                 if letter is None or not self._is_ours(letter):
                     continue
@@ -67,14 +67,16 @@ class DeadLetterReader:
                     seen.add(hash(letter.fingerprint))
                 yield letter
 
-    def open(self, wanted: DeadLetterFilter, spans: Ranges, marked: ResolvedIds) -> Generator[DeadLetter, None, None]:
+    def open(
+        self, wanted: DeadLetterFilter, ranges: Ranges, resolved: ResolvedIds
+    ) -> Generator[DeadLetter, None, None]:
         """The dead letters that match and have no resolution."""
-        with closing(self.dead_letters(spans)) as letters:
-            yield from (letter for letter in letters if wanted.matches(letter) and letter not in marked)
+        with closing(self.dead_letters(ranges)) as letters:
+            yield from (letter for letter in letters if wanted.matches(letter) and letter not in resolved)
 
     def fetch(self, wanted: DeadLetterId) -> DeadLetter:
         """One dead letter by its id; DeadLetterMissing if there is none."""
-        held = self.spans().get(wanted.partition, OffsetRange(0, 0))
+        held = self.ranges().get(wanted.partition, OffsetRange(0, 0))
         if held.start <= wanted.offset < held.end:
             with closing(
                 self.dead_letters({wanted.partition: OffsetRange(wanted.offset, wanted.offset + 1)})
@@ -82,10 +84,10 @@ class DeadLetterReader:
                 for letter in letters:
                     return letter
         first, last = DeadLetterId(wanted.partition, held.start), DeadLetterId(wanted.partition, held.end - 1)
-        whose = "a consumer" if self._of_consumers else self._options.pipeline
+        owner = "a consumer" if self._of_consumers else self._options.pipeline
         there = f"The topic holds {first} to {last}." if held.end > held.start else "The topic is empty."
         raise DeadLetterMissing(
-            f"there is no dead letter {wanted} of {whose} on {self._options.dead_letter_topic}",
+            f"there is no dead letter {wanted} of {owner} on {self._options.dead_letter_topic}",
             why=f"{there} Retention deletes older ones, and not every offset is a dead letter.",
             remedy="See `tailrace dlq list`.",
         )
@@ -93,17 +95,21 @@ class DeadLetterReader:
     def near(self, wanted: Collection[DeadLetterId]) -> Generator[DeadLetter, None, None]:
         """Those of some dead letters of one partition that exist, in order. Reads from the first to the last."""
         first, last = min(wanted), max(wanted)
-        held = self.spans().get(first.partition, OffsetRange(0, 0))
+        held = self.ranges().get(first.partition, OffsetRange(0, 0))
         span = OffsetRange(max(first.offset, held.start), min(last.offset + 1, held.end))
         if span.start < span.end:
             with closing(self.dead_letters({first.partition: span})) as letters:
                 yield from (letter for letter in letters if letter.id in wanted)
 
-    def resolved_ids(self, *, final: bool = False) -> ResolvedIds:
-        """Which dead letters are resolved. `final` waits for open transactions."""
+    def resolved_ids(self, *, final: bool = False, must_exist: bool = False) -> ResolvedIds:
+        """Which dead letters are resolved. `final` waits for open transactions.
+
+        With `must_exist`, raises KafkaUnavailable if the broker does not know the topic, as just after its start:
+        all resolved dead letters would count as open.
+        """
         found = ResolvedIds()
-        for letter, mark in self._read_resolutions(final=final):
-            found.note(letter, mark)
+        for letter, resolution in self._read_resolutions(final=final, must_exist=must_exist):
+            found.note(letter, resolution)
         return found
 
     def resolutions(self, letters: Iterable[DeadLetter]) -> dict[DeadLetterId, Resolution]:
@@ -111,30 +117,32 @@ class DeadLetterReader:
         asked = {letter.id: letter for letter in letters}
         fingerprints = {letter.fingerprint for letter in asked.values()} - {None}
         latest: dict[DeadLetterId, Resolution] = {}
-        for name, mark in self._read_resolutions():
+        for name, resolution in self._read_resolutions():
             latest.pop(name, None)
-            if mark is not None and (name in asked or mark.fingerprint in fingerprints):
-                latest[name] = mark
+            if resolution is not None and (name in asked or resolution.fingerprint in fingerprints):
+                latest[name] = resolution
         of_copies: dict[str | None, Resolution] = {
             each.fingerprint: each for each in latest.values() if each.fingerprint
         }
         found: dict[DeadLetterId, Resolution] = {}
         for letter in asked.values():
-            mark = latest.get(letter.id)
-            mark = mark if mark is not None and mark.is_of(letter) else of_copies.get(letter.fingerprint)
-            if mark is not None:
-                found[letter.id] = mark
+            resolution = latest.get(letter.id)
+            resolution = (
+                resolution if resolution is not None and resolution.is_of(letter) else of_copies.get(letter.fingerprint)
+            )
+            if resolution is not None:
+                found[letter.id] = resolution
         return found
 
     def count(self, limit: int, seconds: float) -> OpenDeadLetters:
         """Counts open dead letters by reason, up to `limit` and for at most `seconds`."""
         deadline = time.monotonic() + seconds
-        counted, marked = OpenDeadLetters(), ResolvedIds()
-        if not (spans := self.spans()):
+        counted, resolved = OpenDeadLetters(), ResolvedIds()
+        if not (ranges := self.ranges()):
             return counted
-        with closing(self._read_resolutions()) as marks, closing(self.dead_letters(spans)) as letters:
-            for each, mark in marks:
-                marked.note(each, mark)
+        with closing(self._read_resolutions()) as marks, closing(self.dead_letters(ranges)) as letters:
+            for each, resolution in marks:
+                resolved.note(each, resolution)
                 if time.monotonic() > deadline:
                     counted.more = True
                     return counted
@@ -142,7 +150,7 @@ class DeadLetterReader:
                 if counted.total >= limit or time.monotonic() > deadline:
                     counted.more = True
                     break
-                counted.by_reason[letter.reason] += letter not in marked
+                counted.by_reason[letter.reason] += letter not in resolved
         return counted
 
     def _is_ours(self, letter: DeadLetter) -> bool:
@@ -152,11 +160,15 @@ class DeadLetterReader:
         return letter.details.get("tailrace.pipeline", self._options.pipeline) == self._options.pipeline
 
     def _read_resolutions(
-        self, *, final: bool = False
+        self, *, final: bool = False, must_exist: bool = False
     ) -> Generator[tuple[DeadLetterId, Resolution | None], None, None]:
         topic = resolutions_topic(self._options)
-        with closing(read_topic(self._options, topic, include_open=final)) as messages:
-            for message in messages:
+        with RangeReader(self._options, "dlq") as reader:
+            try:
+                ranges = reader.ranges(topic, include_open=final, must_exist=must_exist)
+            except TopicMissing:
+                raise unknown_topic(topic) from None
+            for message in reader.records(topic, ranges):
                 letter, value = dead_letter_id_of(message.key()), message.value()
                 if letter is not None:
                     yield letter, None if value is None else Resolution.parse(value)
@@ -172,7 +184,7 @@ def unknown_topic(topic: str) -> KafkaUnavailable:
 
 def dead_letter_of(message: Message) -> DeadLetter | None:
     """The dead letter in a record; None without a value, which no dead letter of ours has."""
-    found: Any = message  # its accessors are typed for what they take, not for what they give
+    found: Any = message  # the driver types its accessors wrongly
     if found.value() is None:
         return None
     return DeadLetter(

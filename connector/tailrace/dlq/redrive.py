@@ -1,9 +1,9 @@
-"""Dead letters put through the line again: what passes is published, and marked in the same Kafka transaction.
+"""Publishes dead letters again, each with its resolution in the same Kafka transaction.
 
-So a letter is published exactly once, however often a redrive is killed and run again: either both its record and its
-mark are there, or neither. The transactional id is the pipeline's with `.redrive` behind it (for the letters of
-consumers, their topic's): two redrives fence each other, and the pipeline itself is never disturbed. Marks are read
-after the older redrive is fenced, so they are final.
+So a dead letter is published exactly once, however often a redrive is killed and run again: Kafka has both its record
+and its resolution, or neither. The transactional id is that of the pipeline with the suffix `.redrive`; for dead
+letters of consumers it is their topic with that suffix. Two redrives fence each other, and never the pipeline.
+Resolutions are read after the older redrive is fenced, so they are final.
 """
 
 from __future__ import annotations
@@ -40,20 +40,20 @@ from tailrace.state.rewind_marker import HEADER as REPLAY
 TRANSACTIONAL_SUFFIX = ".redrive"
 BATCH_LETTERS = 500
 BATCH_BYTES = 8 * 1024 * 1024
-"""What one transaction holds at most, unless a single letter is larger."""
+"""Limit of one transaction, unless a single dead letter is larger."""
 INIT_TIMEOUT = 30.0
 COMMIT_TIMEOUT = 75.0
-"""Longer than a message's and a transaction's timeout: by then Kafka itself has decided."""
+"""Longer than the timeouts of a message and of a transaction: by then Kafka has committed or aborted it."""
 ABORT_TIMEOUT = 30.0
 ATTEMPTS = 3
 _PURGED = (KafkaError._PURGE_QUEUE, KafkaError._PURGE_INFLIGHT)
 
 
 class RedriveItem(NamedTuple):
-    """A letter, its mark, and what is published for it: nothing, if it is discarded."""
+    """A dead letter, its resolution, and the record to publish; None if it is discarded."""
 
     letter: DeadLetter
-    mark: Resolution
+    resolution: Resolution
     record: Record | None = None
 
     @property
@@ -62,14 +62,14 @@ class RedriveItem(NamedTuple):
 
 
 class RedriveFailure(NamedTuple):
-    """A posting that its topic does not take, and why."""
+    """An item that its topic rejects."""
 
-    posting: RedriveItem
-    why: TailraceError
+    item: RedriveItem
+    error: TailraceError
 
 
 def pass_again(processor: EventProcessor, letter: DeadLetter, *, edited: bool = False) -> Record:
-    """The record that the pipeline of today makes of the letter's event; Rejected if it still cannot be published."""
+    """The record that the pipeline makes of the event now; raises Rejected if it still cannot be published."""
     try:
         event = processor.layout.read(letter.row()) if letter.is_row else letter.event()
     except LayoutMismatch as error:
@@ -79,10 +79,9 @@ def pass_again(processor: EventProcessor, letter: DeadLetter, *, edited: bool = 
 
 
 def publish_again(letter: DeadLetter, *, edited: bool = False) -> Record:
-    """The record that a consumer read, as it was: it has been checked and routed before.
+    """The record that a consumer read, unchanged except for its timestamp. It was validated and routed before.
 
-    But for its time. With the old one, a topic that is quiet and keeps records for a shorter time than they were set
-    aside would delete it again before its consumer is back.
+    With its old timestamp, the topic's retention could delete it before the consumer reads it.
     """
     return redriven(letter.record()._replace(timestamp=_now_ms()), letter, edited=edited)
 
@@ -92,31 +91,31 @@ def _now_ms() -> int:
 
 
 def redriven(made: Record, letter: DeadLetter, *, edited: bool) -> Record:
-    """The record with the headers of a redrive. The letter of a replay keeps the replay's: it was published before."""
-    told: Headers = [("tailrace.redriven", str(letter.id))]
+    """Adds the headers of a redrive, and that of a replay if the replay wrote the dead letter."""
+    added: Headers = [("tailrace.redriven", str(letter.id))]
     replay = letter.details.get(REPLAY) if letter.consumer is None else None
     if replay is not None and REPLAY not in dict(made.headers):
-        told.append((REPLAY, replay))
+        added.append((REPLAY, replay))
     if letter.consumer is not None:
-        told.append(("tailrace.redriven.for", letter.consumer))
+        added.append(("tailrace.redriven.for", letter.consumer))
     if edited:
-        told.append(("tailrace.edited", "true"))
-    return made._replace(headers=[*made.headers, *told])
+        added.append(("tailrace.edited", "true"))
+    return made._replace(headers=[*made.headers, *added])
 
 
 class RedrivePublisher:
-    """Sends postings, a bounded batch a transaction. Belongs to one thread."""
+    """Publishes items in transactions of limited size. Belongs to one thread."""
 
     def __init__(self, options: KafkaOptions, require: Callable[[list[str]], None]) -> None:
-        """`require` creates or refuses topics that are missing, as the pipeline does."""
+        """`require` creates missing topics or raises an error, as the pipeline does."""
         self._options = options
         self._require = require
-        self._refused: tuple[KafkaError, str] | None = None
+        self._failure: tuple[KafkaError, str] | None = None
         self._batch: list[RedriveItem] = []
         self._size = 0
 
     def open(self) -> None:
-        """Takes over from any other redrive: from here on the marks that can be read are final."""
+        """Fences any other redrive: the resolutions that are read afterwards are final."""
         own = replace(self._options, pipeline=self._options.pipeline + TRANSACTIONAL_SUFFIX, exactly_once=True)
         try:
             self._producer = Producer(producer_config(own), on_delivery=self._on_failure)
@@ -125,18 +124,18 @@ class RedrivePublisher:
         try:
             self._producer.init_transactions(INIT_TIMEOUT)
         except KafkaException as error:
-            raise translate(error_of(error), "taking over from other redrives") from None
+            raise translate(error_of(error), "fencing other redrives") from None
 
-    def add(self, posting: RedriveItem) -> tuple[list[RedriveItem], list[RedriveFailure]]:
-        """Takes one; gives those that were sent on this occasion, which may be none yet."""
-        full = self._batch and (len(self._batch) >= BATCH_LETTERS or self._size + posting.size > BATCH_BYTES)
+    def add(self, item: RedriveItem) -> tuple[list[RedriveItem], list[RedriveFailure]]:
+        """Adds an item. If that fills the batch, sends the items before it; returns what `flush` returns."""
+        full = self._batch and (len(self._batch) >= BATCH_LETTERS or self._size + item.size > BATCH_BYTES)
         done = self.flush() if full else ([], [])
-        self._batch.append(posting)
-        self._size += posting.size
+        self._batch.append(item)
+        self._size += item.size
         return done
 
     def flush(self) -> tuple[list[RedriveItem], list[RedriveFailure]]:
-        """Sends what was added; gives what is committed, and what its topic refuses."""
+        """Sends the batch; returns the items that are committed, and those that their topics reject."""
         batch, self._batch, self._size = self._batch, [], 0
         if not batch:
             return [], []
@@ -147,22 +146,22 @@ class RedrivePublisher:
                 raise
         else:
             return batch, []
-        # Kafka refuses a whole set of records for one of them. Alone, the others pass.
+        # Kafka rejects a whole record batch for one record, so send each item alone.
         sent: list[RedriveItem] = []
-        refused: list[RedriveFailure] = []
-        for posting in batch:
+        rejected: list[RedriveFailure] = []
+        for item in batch:
             try:
-                self._send([posting])
-                sent.append(posting)
+                self._send([item])
+                sent.append(item)
             except TopicRefused as error:
                 if not self._concerns_a_record(error):
                     raise
-                refused.append(RedriveFailure(posting, error))
-        return sent, refused
+                rejected.append(RedriveFailure(item, error))
+        return sent, rejected
 
     def _send(self, batch: list[RedriveItem]) -> None:
-        """A transaction that Kafka wants aborted, and that is, may be tried again: one after a refusal often fails."""
-        published = [posting.record for posting in batch if posting.record is not None]
+        """Sends one transaction; retries it if Kafka requires an abort, as it often does after a rejected record."""
+        published = [item.record for item in batch if item.record is not None]
         if published:
             self._require(sorted({record.topic for record in published}))
         for left in reversed(range(ATTEMPTS)):
@@ -176,18 +175,18 @@ class RedrivePublisher:
                 if not (again and aborted and left):
                     raise why from None
             except BaseException:
-                self._aborted()  # Ctrl-C, above all
+                self._aborted()  # mainly for Ctrl-C
                 raise
         failpoints.reached(failpoints.REDRIVE_AFTER_COMMIT)
 
     def _transact(self, published: list[Record], batch: list[RedriveItem]) -> None:
-        self._refused = None
+        self._failure = None
         self._producer.begin_transaction()
         failpoints.reached(failpoints.REDRIVE_BEFORE_PRODUCE)
         for record in published:
             self._produce(record)
-        for posting in batch:
-            self._produce(resolutions.record(self._options, posting.letter.id, posting.mark))
+        for item in batch:
+            self._produce(resolutions.record(self._options, item.letter.id, item.resolution))
         failpoints.reached(failpoints.REDRIVE_AFTER_PRODUCE)
         self._commit()
 
@@ -199,7 +198,7 @@ class RedrivePublisher:
                 self._producer.produce(topic, value, key, timestamp=timestamp, headers=headers)
                 break
             except KafkaException as error:
-                self._refused = self._refused or (error_of(error), topic)
+                self._failure = self._failure or (error_of(error), topic)
                 raise
             except BufferError:
                 self._producer.poll(0.1)
@@ -209,8 +208,8 @@ class RedrivePublisher:
     def _commit(self) -> None:
         deadline = time.monotonic() + COMMIT_TIMEOUT
         while True:
-            if self._refused is not None:
-                raise KafkaException(self._refused[0])
+            if self._failure is not None:
+                raise KafkaException(self._failure[0])
             try:
                 self._producer.commit_transaction(5.0)
                 break
@@ -221,49 +220,49 @@ class RedrivePublisher:
                 raise self._too_slow()
 
     def _on_failure(self, error: KafkaError, message: Message) -> None:
-        # Records that were purged failed because the transaction did, not it by them.
+        # Purged records are a consequence of a failed transaction, not its cause.
         if error is None or error.code() in _PURGED:
             return
-        # The first failure is the cause, unless it only followed from one that concerns a record: a gap, for instance.
-        if self._refused is None or (error.code() in CONCERN_A_RECORD and not self._concerns_a_record()):
-            self._refused = (error, str(message.topic()))
+        # The first failure is the cause, unless a later one concerns a record: a gap in the sequence follows from that.
+        if self._failure is None or (error.code() in CONCERN_A_RECORD and not self._concerns_a_record()):
+            self._failure = (error, str(message.topic()))
 
     def _concerns_a_record(self, error: TopicRefused | None = None) -> bool:
-        """Whether something was refused for what it is, and not for who sends it."""
+        """Whether a record or its topic name was rejected, rather than the sender."""
         if isinstance(error, NameRefused):
             return True
-        return self._refused is not None and self._refused[0].code() in CONCERN_A_RECORD
+        return self._failure is not None and self._failure[0].code() in CONCERN_A_RECORD
 
     def _why(self, error: KafkaError) -> TailraceError:
         topic = None
-        if self._refused is not None and error.code() not in (KafkaError._FENCED, KafkaError.PRODUCER_FENCED):
-            error, topic = self._refused
+        if self._failure is not None and error.code() not in (KafkaError._FENCED, KafkaError.PRODUCER_FENCED):
+            error, topic = self._failure
         why = translate(error, "redriving dead letters", topic)
         if isinstance(why, Fenced):
             return Fenced(
                 why.what,
-                why="Another `dlq redrive` or `dlq discard` of these letters began meanwhile.",
-                remedy="Let it end, then run this one again: letters that are marked are left out.",
+                why="Another `dlq redrive` or `dlq discard` of these dead letters was started.",
+                remedy="Wait until it ends, then run this command again. It skips resolved dead letters.",
             )
         if isinstance(why, OutcomeUnknown | KafkaUnavailable):
             return type(why)(
                 why.what,
                 why=why.why,
-                remedy="Run it again: letters that are marked are left out, so nothing is published twice.",
+                remedy="Run it again. It skips resolved dead letters, so nothing is published twice.",
             )
         return why
 
     def _aborted(self) -> bool:
-        """Readers stop at an open transaction until it is decided: ends it now if that is still ours to do."""
+        """Aborts the open transaction, which holds back readers; returns whether that worked."""
         try:
             self._producer.abort_transaction(ABORT_TIMEOUT)
         except KafkaException:
-            return False  # then the next redrive ends it, or its timeout
+            return False  # the next redrive or the transaction's timeout aborts it
         return True
 
     def _too_slow(self) -> KafkaUnavailable:
         return KafkaUnavailable(
             f"no answer within {COMMIT_TIMEOUT:.0f} s while redriving dead letters",
-            why="Kafka is away, or too slow.",
-            remedy="Run it again: letters that are marked are left out, so nothing is published twice.",
+            why="Kafka is unavailable or too slow.",
+            remedy="Run it again. It skips resolved dead letters, so nothing is published twice.",
         )

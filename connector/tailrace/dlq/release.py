@@ -56,9 +56,9 @@ class Releaser:
         """The keys of the pass under way, by the key of their records."""
         self._left = 0
         self.key_bytes = 0
-        """Of all parked keys together."""
+        """Size of all parked keys together."""
         self.bound = 0
-        """Of keys that are not parked, everything below it on the waiting topic was dealt with."""
+        """Offset of the waiting topic: below it, no event of a key that is not parked waits."""
 
     def open(self) -> int:
         """Begins with the states that were read; returns where the waiting topic ends."""
@@ -75,7 +75,7 @@ class Releaser:
         return bool(self._busy)
 
     def committed(self, part: ReleaseBatch) -> Iterator[list[Record]]:
-        """Yields the transaction; its states count when the caller asks for the next one."""
+        """Yields the transaction. Applies its states when the caller takes the next one: then it is committed."""
         if not part.records and not part.states:
             return
         now = time.time_ns() // 1_000_000
@@ -98,7 +98,7 @@ class Releaser:
             return
         self._join()
         end, until = self._waiting.end(), time.monotonic() + TURN_SECONDS
-        # However fast events of these keys come, each turn leaves less than the one before: the pass ends.
+        # However fast events of these keys come, each turn leaves fewer than the one before, so the pass ends.
         goal = max(0, self._left - limit)
         part = ReleaseBatch()
         while self._waiting.position < end and (
@@ -109,7 +109,7 @@ class Releaser:
                     yield from self.committed(part)
                     failpoints.reached(failpoints.RELEASING)
                     part = ReleaseBatch()
-                self._pass_on(message, part, processor)
+                self._add_waiting(message, part, processor)
         self._left = max(0, end - self._waiting.position)
         if not self._left:
             for entity in self._members.values():
@@ -135,7 +135,7 @@ class Releaser:
             if self._keys[entity].released >= self._waiting.position:
                 self._members[waiting_key(entity)] = entity
 
-    def _pass_on(self, message: Message, part: ReleaseBatch, processor: EventProcessor) -> None:
+    def _add_waiting(self, message: Message, part: ReleaseBatch, processor: EventProcessor) -> None:
         """Adds the record or dead letter of an event that waited, if its key is being released."""
         key = message.key()
         entity = self._members.get(key) if isinstance(key, bytes) else None
@@ -152,7 +152,7 @@ class Releaser:
         except Rejected as rejected:
             letter = processor.dead_letter_of(event, rejected)
             if rejected.reason in processor.park_on:
-                part.add(in_front(letter))
+                part.add(with_first_header(letter))
                 part.states[entity] = ParkedKey(state.since_ms, event.position, offset + 1, event=event.id)
                 del self._members[waiting_key(entity)]
                 return
@@ -164,6 +164,6 @@ def _size(entity: Entity) -> int:
     return len(entity[0]) + len(entity[1])
 
 
-def in_front(letter: Record) -> Record:
-    """The dead letter with the header that other events wait behind it."""
+def with_first_header(letter: Record) -> Record:
+    """Adds the header which says that other events wait behind this dead letter."""
     return letter._replace(headers=[*letter.headers, (FIRST, "first")])

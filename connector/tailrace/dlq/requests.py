@@ -65,8 +65,8 @@ def ask(options: KafkaOptions, requests: Sequence[ParkingRequest | GiveUpRequest
         )
 
 
-def board(options: KafkaOptions, *, final: bool = False) -> ParkingState:
-    """The parked keys, requests and answers now. `final` waits for open transactions."""
+def parking_state(options: KafkaOptions, *, final: bool = False) -> ParkingState:
+    """Reads the parked keys, requests and answers. `final` waits for open transactions."""
     found = ParkingState()
     for message in read_topic(options, state_topic(options), include_open=final):
         found.read(message.key(), message.value())
@@ -88,14 +88,14 @@ def waiting_counts(options: KafkaOptions, found: ParkingState) -> Counter[Entity
     return counts
 
 
-def fronts(options: KafkaOptions, found: ParkingState) -> dict[Entity, DeadLetter | None]:
+def first_letters(options: KafkaOptions, found: ParkingState) -> dict[Entity, DeadLetter | None]:
     """The dead letter of each parked key that is not being released; None where it is gone."""
-    places = {state.place: entity for entity, state in found.keys.items() if not state.releasing}
-    letters: dict[Entity, DeadLetter | None] = dict.fromkeys(places.values())
-    if places:
+    positions = {state.place: entity for entity, state in found.keys.items() if not state.releasing}
+    letters: dict[Entity, DeadLetter | None] = dict.fromkeys(positions.values())
+    if positions:
         reader = DeadLetterReader(options)
-        with closing(reader.dead_letters(reader.spans(include_open=True))) as there:
+        with closing(reader.dead_letters(reader.ranges(include_open=True))) as there:
             for letter in there:
-                if FIRST in letter.details and letter.position in places:
-                    letters[places[letter.position]] = letter
+                if FIRST in letter.details and letter.position in positions:
+                    letters[positions[letter.position]] = letter
     return letters

@@ -78,18 +78,18 @@ class ResolvedIds:
         self._fingerprints: dict[DeadLetterId, int] = {}
         self._copies: Counter[int] = Counter()
 
-    def note(self, letter: DeadLetterId, mark: Resolution | None) -> None:
+    def note(self, letter: DeadLetterId, resolution: Resolution | None) -> None:
         """`None` removes a resolution, as a tombstone does."""
         known = self._positions.setdefault(letter.partition, {})
-        if mark is None:
+        if resolution is None:
             known.pop(letter.offset, None)
         else:
-            known[letter.offset] = None if mark.position is None else hash(mark.position)
+            known[letter.offset] = None if resolution.position is None else hash(resolution.position)
         if letter in self._fingerprints:
             self._copies[self._fingerprints.pop(letter)] -= 1
-        if mark is not None and mark.fingerprint is not None:
-            self._fingerprints[letter] = hash(mark.fingerprint)
-            self._copies[hash(mark.fingerprint)] += 1
+        if resolution is not None and resolution.fingerprint is not None:
+            self._fingerprints[letter] = hash(resolution.fingerprint)
+            self._copies[hash(resolution.fingerprint)] += 1
 
     def __contains__(self, letter: DeadLetter) -> bool:
         if letter.fingerprint is not None and self._copies[hash(letter.fingerprint)]:
@@ -102,20 +102,24 @@ def resolutions_topic(options: KafkaOptions) -> str:
     return options.dead_letter_topic + SUFFIX
 
 
-def record(options: KafkaOptions, letter: DeadLetterId, mark: Resolution) -> Record:
+def record(options: KafkaOptions, letter: DeadLetterId, resolution: Resolution) -> Record:
     return Record(
         topic=resolutions_topic(options),
-        value=json.dumps(mark.to_json()).encode(),
+        value=json.dumps(resolution.to_json()).encode(),
         key=str(letter).encode(),
         headers=[],
-        timestamp=mark.at_ms,
+        timestamp=resolution.at_ms,
     )
 
 
-def given_up(options: KafkaOptions, event: str, mark: Resolution) -> Record:
+def given_up(options: KafkaOptions, event: str, resolution: Resolution) -> Record:
     """The resolution of the first event of a parked key whose dead letter is gone, under the event's id."""
     return Record(
-        resolutions_topic(options), json.dumps(mark.to_json()).encode(), _EVENT + event.encode(), [], mark.at_ms
+        resolutions_topic(options),
+        json.dumps(resolution.to_json()).encode(),
+        _EVENT + event.encode(),
+        [],
+        resolution.at_ms,
     )
 
 

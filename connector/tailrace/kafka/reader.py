@@ -26,7 +26,7 @@ from tailrace.errors import KafkaUnavailable, TopicMissing
 from tailrace.kafka.client import KafkaOptions, consumer_config, error_of, translate, unusable
 
 ASK_TIMEOUT = 10.0
-"""For the answer to a question about topics and offsets."""
+"""Timeout of a request for topics or offsets."""
 STALL_SECONDS = 90.0
 """Longer than a transaction's timeout: the transaction of a killed producer hides everything behind it until then."""
 POLL_SECONDS = 0.05
@@ -145,7 +145,7 @@ class RangeReader:
                 asked = TopicPartition(topic, number)
                 low, high = consumer.get_watermark_offsets(asked, timeout=ASK_TIMEOUT, cached=False)
                 if since_ms is not None:
-                    # All records before the first one of that time are older, in whatever order they came.
+                    # All records before the first one of that time are older, in any order of timestamps.
                     (first,) = consumer.offsets_for_times([TopicPartition(topic, number, since_ms)], ASK_TIMEOUT)
                     low = max(low, first.offset) if first.offset >= 0 else high
                 bounds[number] = OffsetRange(low, high)
@@ -234,7 +234,7 @@ class RangeReader:
                 finished.append(partition)
                 del self.waiting[partition]
         if finished and self.waiting:
-            # Nothing that is written to them from now on is asked for.
+            # Later records of these partitions are not wanted.
             self._consumer.pause([TopicPartition(*each) for each in finished])
             self._paused.update(finished)
         return advanced
@@ -257,7 +257,7 @@ class RangeReader:
 
 
 def _handle(message: Any, reached: dict[Partition, int]) -> None:  # noqa: ANN401 - typed loosely by the driver
-    """Takes in an end-of-partition event, or raises an error that does not pass."""
+    """Notes an end-of-partition event, or raises an error that is not transient."""
     error: KafkaError = message.error()
     topic = message.topic()
     if error.code() == KafkaError._PARTITION_EOF:

@@ -6,9 +6,9 @@ from the topics' settings; where we may not read those, or they have changed, a 
 
 A record's timestamp is the time of its commit, unless that is long ago or in the future. Kafka deletes by timestamp: a
 row from before the first start, a backlog after a long outage or a dead letter redriven after weeks would be older than
-its topic keeps records, and gone before anybody has read it. A timestamp ahead of the broker's clock keeps a record
-from being deleted, and Kafka rejects it by default if it is more than an hour ahead (`message.timestamp.after.max.ms`).
-The header `timestamp` holds the commit time in any case.
+its topic keeps records, and deleted before any consumer has read it. A timestamp ahead of the broker's clock keeps a
+record from being deleted, and Kafka rejects it by default if it is more than an hour ahead
+(`message.timestamp.after.max.ms`). The header `timestamp` holds the commit time in any case.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import sys
 from collections.abc import Mapping
 
 OLD_MS = 3_600_000
-"""Shorter than the retention of any topic that somebody reads."""
+"""Shorter than the retention of any topic that has consumers."""
 BATCH_BYTES = 1_000_000
 """The producer's `batch.size` unless a user sets another: librdkafka's own default."""
 SHRINK = 4

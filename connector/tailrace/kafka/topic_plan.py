@@ -46,7 +46,7 @@ class Change:
 
     @property
     def where(self) -> str:
-        """File and line of what is declared; empty for topics of Tailrace's own."""
+        """File and line of what is declared; empty for internal topics of Tailrace."""
         return self.spec.line_of(self.setting)
 
 
@@ -106,5 +106,5 @@ def _partitions(spec: TopicSpec, live: int) -> Change:
 
 def _shape(spec: TopicSpec) -> str:
     counts = [("partitions", spec.partitions), ("replication", spec.replication)]
-    told = [f"{name} {'as the brokers are set' if count == BROKER_DEFAULT else count}" for name, count in counts]
-    return ", ".join([*told, *(f"{name}={value}" for name, value in spec.config.items())])
+    shape = [f"{name} {'as the brokers are set' if count == BROKER_DEFAULT else count}" for name, count in counts]
+    return ", ".join([*shape, *(f"{name}={value}" for name, value in spec.config.items())])

@@ -26,12 +26,12 @@ from tailrace.routing.specs import TopicSpec
 ADMIN_TIMEOUT = 15.0
 SETTLE_SECONDS = 10.0
 ABSENCE_PAUSES = (0.2, 0.4, 0.8, 1.6)
-"""Seconds between the looks after which a topic is taken for gone."""
+"""Seconds between the requests after which a topic counts as missing."""
 
 Partition = tuple[str, int]
 Offsets = dict[Partition, int]
 
-_REFUSALS = {
+_REJECTIONS = {
     KafkaError.INVALID_CONFIG: "",
     KafkaError.INVALID_REQUEST: "",
     KafkaError.POLICY_VIOLATION: "",
@@ -98,24 +98,24 @@ def topic_retention(admin: AdminClient, topic: str, partitions: int) -> TopicRet
 
 
 def create_topic(admin: AdminClient, spec: TopicSpec, *, validate_only: bool = False) -> None:
-    """Creates a topic, unless it exists by now."""
+    """Creates a topic, unless it exists."""
     try:
         send_create(admin, spec, spec.config, validate_only=validate_only)
     except KafkaException as error:
         if error_of(error).code() == KafkaError.TOPIC_ALREADY_EXISTS:
             return
-        # Kafka's answer is about the whole request: ask about each setting alone which of them it means.
+        # Kafka rejects the whole request: validate each setting alone to name the wrong one.
         for name, value in spec.config.items():
             try:
                 send_create(admin, spec, {name: value}, validate_only=True)
             except KafkaException as single:
                 if error_of(single).code() == KafkaError.INVALID_CONFIG:
-                    raise _refused(error_of(single), spec, name) from None
-        raise _refused(error_of(error), spec, "") from None
+                    raise _rejected(error_of(single), spec, name) from None
+        raise _rejected(error_of(error), spec, "") from None
 
 
 def topic_states(admin: AdminClient, topics: Iterable[str]) -> dict[str, TopicState]:
-    """The existing ones of these topics, with their settings."""
+    """Those of these topics that exist, with their settings."""
     wanted = set(topics)
     shapes = {name: state for name, state in _shapes(admin, ADMIN_TIMEOUT).items() if name in wanted}
     return {
@@ -135,7 +135,7 @@ def topic_config(admin: AdminClient, topic: str) -> dict[str, str]:
 
 
 def make_change(admin: AdminClient, change: Change, *, validate_only: bool = False) -> None:
-    """Does what a plan says, or only asks the broker whether it would; ConfigError if it refuses the declaration."""
+    """Makes a change, or only asks the broker to validate it; raises ConfigError if the broker rejects it."""
     spec = change.spec
     try:
         if change.kind is Kind.CREATE:
@@ -152,11 +152,11 @@ def make_change(admin: AdminClient, change: Change, *, validate_only: bool = Fal
                 resource
             ].result()
     except KafkaException as error:
-        raise _refused(error_of(error), spec, change.setting) from None
+        raise _rejected(error_of(error), spec, change.setting) from None
 
 
 def unsettled(admin: AdminClient, changes: Sequence[Change]) -> list[Change]:
-    """Waits until brokers show what was changed: they answer before all of them know. What is left after a while."""
+    """Waits until the brokers show the changes, which they confirm earlier; returns those not visible in time."""
     deadline = time.monotonic() + SETTLE_SECONDS
     while True:
         live = topic_states(admin, {change.topic for change in changes})
@@ -167,7 +167,7 @@ def unsettled(admin: AdminClient, changes: Sequence[Change]) -> list[Change]:
 
 
 def send_create(admin: AdminClient, spec: TopicSpec, config: dict[str, str], *, validate_only: bool) -> None:
-    """Sends the request as it is; raises KafkaException."""
+    """Sends the request; raises KafkaException."""
     new = NewTopic(spec.topic, spec.partitions, spec.replication, config=dict(config))
     admin.create_topics(
         [new], operation_timeout=ADMIN_TIMEOUT, request_timeout=ADMIN_TIMEOUT, validate_only=validate_only
@@ -188,14 +188,14 @@ def _shapes(admin: AdminClient, timeout: float) -> dict[str, TopicState]:
     }
 
 
-def _refused(error: KafkaError, spec: TopicSpec, setting: str) -> TailraceError:
-    if error.code() not in _REFUSALS:
+def _rejected(error: KafkaError, spec: TopicSpec, setting: str) -> TailraceError:
+    if error.code() not in _REJECTIONS:
         return translate(error, f"changing the topic {spec.topic}", spec.topic)
-    field = setting or _REFUSALS[error.code()]
+    field = setting or _REJECTIONS[error.code()]
     where = spec.line_of(field)
     value = f" = {spec.config[field]}" if field in spec.config else ""
     return ConfigError(
-        f"{f'{where}: ' if where else ''}Kafka refuses {f'{field}{value}' if field else 'the topic'} for {spec.topic}",
+        f"{f'{where}: ' if where else ''}Kafka rejects {f'{field}{value}' if field else 'the topic'} for {spec.topic}",
         why=error.str(),
         remedy=f"Correct it in {where}." if where else "See Kafka's own text above.",
     )

@@ -34,8 +34,8 @@ from tailrace.recovery.row_filter import RowFilter
 from tailrace.recovery.rules import DecisionRules, RecoveryTally, RowDecision
 from tailrace.sources.mongo.options import MongoOptions
 from tailrace.state import position_history, rewind_marker
-from tailrace.state.prior_run import require_position_known
 from tailrace.state.rewind_marker import Rewind
+from tailrace.state.stored_state import require_position_known
 from tailrace.verify.backend import Window
 from tailrace.verify.verification import open_outbox
 from tailrace.worker.pipeline_topics import read_known

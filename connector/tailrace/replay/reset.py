@@ -62,7 +62,7 @@ def require_stopped(wiring: Wiring) -> None:
 
 def require_unparked(wiring: Wiring) -> None:
     """Refuses parked keys: their waiting events would be joined by the same events again."""
-    keys = requests.board(wiring.kafka, final=True).keys
+    keys = requests.parking_state(wiring.kafka, final=True).keys
     if keys:
         raise ConfigError(
             f"{len(keys)} keys are parked",

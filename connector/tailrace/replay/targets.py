@@ -71,7 +71,7 @@ def require_own(wiring: Wiring, shadows: Iterable[str], id_: str) -> None:
 
 def require_order(wiring: Wiring) -> None:
     """Refuses parked keys, because replayed events would overtake the waiting ones."""
-    keys = requests.board(wiring.kafka).keys
+    keys = requests.parking_state(wiring.kafka).keys
     if keys:
         raise ConfigError(
             f"{len(keys)} keys are parked",

@@ -21,11 +21,16 @@ READ_TIMEOUT = 60.0
 class RecordReader:
     """Reads `topics` from their beginning; each `more` goes on where the last one ended. Missing topics count as empty.
 
-    For a reader of committed records a partition ends where the first open transaction begins.
+    For a reader of committed records a partition ends where the first open transaction begins. Kafka confirms a commit
+    before it ends the transaction, so right after a commit its records may still be hidden: `include_open` waits until
+    every transaction is committed or aborted.
     """
 
-    def __init__(self, bootstrap: str, topics: Iterable[str], *, isolation: str = "read_committed") -> None:
+    def __init__(
+        self, bootstrap: str, topics: Iterable[str], *, isolation: str = "read_committed", include_open: bool = False
+    ) -> None:
         self._topics = [*topics]
+        self._include_open = include_open
         self._reader = RangeReader(
             KafkaOptions(bootstrap, "testkit", settings={"log_level": 0}),
             "records",
@@ -60,16 +65,18 @@ class RecordReader:
         deadline = time.monotonic() + READ_TIMEOUT
         while True:
             try:
-                return self._reader.bounds(topic)
+                return self._reader.bounds(topic, include_open=self._include_open)
             except TailraceError:
                 if time.monotonic() > deadline:
                     raise
                 time.sleep(0.2)
 
 
-def read_all(bootstrap: str, topics: Iterable[str], *, isolation: str = "read_committed") -> list[Message]:
-    """Every record of `topics` up to the ends they have now."""
-    with RecordReader(bootstrap, topics, isolation=isolation) as reader:
+def read_all(
+    bootstrap: str, topics: Iterable[str], *, isolation: str = "read_committed", include_open: bool = False
+) -> list[Message]:
+    """Every record of `topics` up to the ends they have now; see `RecordReader`."""
+    with RecordReader(bootstrap, topics, isolation=isolation, include_open=include_open) as reader:
         return reader.more()
 
 

@@ -51,14 +51,14 @@ class DeadLetterFacts:
         """Reads all dead letters with their resolutions; replaces the DEAD_LETTERS facts."""
         self._facts.clear(DEAD_LETTERS)
         reader = DeadLetterReader(self._kafka)
-        # The spans first, so that a resolution written meanwhile is seen.
-        spans = reader.spans()
+        # The ranges first, so that a resolution written later is seen.
+        ranges = reader.ranges()
         resolutions = self._resolutions()
         for event in self._given_up:
             # Before the dead letters: if the event has one after all, that one counts.
             place = self._place(resolutions_topic(self._kafka), 0)
             self._facts.add(DEAD_LETTERS, event, (event, UNKNOWN, 0, DISCARDED | AGAIN | OUTSIDE, place, 0))
-        with closing(reader.dead_letters(spans, copies=True)) as letters:
+        with closing(reader.dead_letters(ranges, copies=True)) as letters:
             for letter in letters:
                 if FIRST in letter.details:
                     self.keys_without_dead_letter.pop(letter.position, None)
@@ -76,7 +76,7 @@ class DeadLetterFacts:
     def read_waiting(self) -> None:
         """Reads the events that wait behind parked keys; replaces the WAITING facts."""
         self._facts.clear(WAITING)
-        keys = requests.board(self._kafka).keys
+        keys = requests.parking_state(self._kafka).keys
         # `read_dead_letters` removes those that have a dead letter.
         self.keys_without_dead_letter = {state.place: state.event for state in keys.values() if not state.releasing}
         if not keys:

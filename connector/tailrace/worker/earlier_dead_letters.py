@@ -58,9 +58,9 @@ class EarlierDeadLetters:
     def read(self) -> bool:
         """Reads dead letters and resolutions; returns whether there are any. Call it when others are fenced."""
         reader = DeadLetterReader(self._options)
-        spans = reader.spans(include_open=True)
+        ranges = reader.ranges(include_open=True)
         resolved = reader.resolved_ids(final=True)
-        with closing(reader.dead_letters(spans)) as letters:
+        with closing(reader.dead_letters(ranges)) as letters:
             for letter in letters:
                 self._by_name[_name(letter)].append(
                     _EarlierDeadLetter(

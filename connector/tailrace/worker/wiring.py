@@ -44,8 +44,7 @@ from tailrace.sources.postgres.table_rescan import require_same_log
 from tailrace.state import known_topics, offsets, position_history
 from tailrace.state.offsets import Admin
 from tailrace.state.position_recorder import PositionRecorder
-from tailrace.state.prior_run import require_position_known, require_stored
-from tailrace.state.stored_state import StoredState
+from tailrace.state.stored_state import StoredState, require_position_known, require_stored
 from tailrace.wakeup import Wakeup
 from tailrace.worker.alerts import Alerts
 from tailrace.worker.logs import StructuredLogger

@@ -24,9 +24,9 @@ def test_a_mark_is_read_back() -> None:
 def test_a_mark_that_cannot_be_read_counts_all_the_same(value: bytes) -> None:
     mark = Resolution.parse(value)
     assert mark.action == UNREADABLE
-    marked = ResolvedIds()
-    marked.note(LETTER.id, mark)
-    assert LETTER in marked
+    resolved = ResolvedIds()
+    resolved.note(LETTER.id, mark)
+    assert LETTER in resolved
 
 
 @pytest.mark.parametrize("key", [None, b"", b"\xff", b"x"])
@@ -35,14 +35,14 @@ def test_other_keys_are_nobodys_mark(key: bytes | None) -> None:
 
 
 def test_a_mark_hides_its_own_letter_only() -> None:
-    marked = ResolvedIds()
-    assert LETTER not in marked
-    marked.note(LETTER.id, MARK)
-    assert LETTER in marked
+    resolved = ResolvedIds()
+    assert LETTER not in resolved
+    resolved.note(LETTER.id, MARK)
+    assert LETTER in resolved
     assert MARK.is_of(LETTER)
     renewed = DeadLetter(LETTER.id, 1, None, b"", [("tailrace.position", b"0/9:0")])
-    assert renewed not in marked
+    assert renewed not in resolved
     assert not MARK.is_of(renewed)
-    assert DeadLetter(DeadLetterId(1, 7), 1, None, b"", LETTER.headers) not in marked
-    marked.note(LETTER.id, None)
-    assert LETTER not in marked
+    assert DeadLetter(DeadLetterId(1, 7), 1, None, b"", LETTER.headers) not in resolved
+    resolved.note(LETTER.id, None)
+    assert LETTER not in resolved

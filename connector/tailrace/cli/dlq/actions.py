@@ -17,8 +17,8 @@ import typer
 
 from tailrace.cli.dlq.context import DlqContext, Require, find_context, ids_first
 from tailrace.cli.dlq.edit import edited as edit_payload
-from tailrace.cli.dlq.parked_keys import fronts_of, give_up
-from tailrace.cli.dlq.parked_letters import Fronts
+from tailrace.cli.dlq.parked_keys import first_letters_of, give_up
+from tailrace.cli.dlq.parked_letters import ParkedLetterRequests
 from tailrace.cli.dlq.results import Outcome
 from tailrace.cli.dlq.selection import (
     AS_JSON,
@@ -109,17 +109,17 @@ def redrive(
         record = publishing.again(sent, edited=changed)
         return RedriveItem(sent, _resolution("redriven", letter, why, topic=record.topic, edited=changed), record)
 
-    spans, counted = _count(reader, choice)
+    ranges, counted = _count(reader, choice)
     if counted and (edit or payload):
         replaced = _replaced(reader, choice, payload)
         if not replaced:
             say("The payload was not changed. Nothing was redriven.", sys.stderr)
             return 1
     if dry_run or not counted:
-        return _try(reader, choice, spans, prepare, outcome)
+        return _try(reader, choice, ranges, prepare, outcome)
     if not (yes or _confirmed(counted, "Publish", warning=_NEWER)):
         return 1
-    return _act(context, choice, spans, prepare, outcome, require=publishing.topic_manager())
+    return _act(context, choice, ranges, prepare, outcome, require=publishing.topic_manager())
 
 
 def discard(
@@ -153,7 +153,7 @@ def discard(
     Examples:
       tailrace dlq discard orders.yaml 0-42 --key order-7 --why 'test data'
       tailrace dlq discard orders.yaml --type Experiment --until 3d --why 'no longer used' --yes
-      tailrace dlq discard orders.yaml --parked-key order-7 --aggregate order --why 'its letter is gone' --yes
+      tailrace dlq discard orders.yaml --parked-key order-7 --aggregate order --why 'its dead letter is gone' --yes
     """
     file, ids = ids_first(file, ids, bootstrap)
     chosen = wanted(reason, type_name, key, since, until)
@@ -165,7 +165,7 @@ def discard(
         if ids or chosen:
             raise ConfigError("--parked-key is given together with ids or filters", remedy="Give one or the other.")
         context = find_context(file, letters, bootstrap, kafka_setting)
-        there, gone = fronts_of(context, parked_key, aggregate)
+        there, gone = first_letters_of(context, parked_key, aggregate)
         if gone:
             if not (yes or _confirmed(Counter({"letter_gone": len(gone)}), "Discard")):
                 return 1
@@ -180,12 +180,12 @@ def discard(
         return RedriveItem(letter, _resolution("discarded", letter, why))
 
     reader, outcome = context.reader(), Outcome(as_json)
-    spans, counted = _count(reader, choice)
+    ranges, counted = _count(reader, choice)
     if not counted:
-        return _try(reader, choice, spans, prepare, outcome)
+        return _try(reader, choice, ranges, prepare, outcome)
     if not (yes or _confirmed(counted, "Discard")):
         return 1
-    return _act(context, choice, spans, prepare, outcome)
+    return _act(context, choice, ranges, prepare, outcome)
 
 
 _NEWER = "Newer events of the same keys may have been published since. Consumers will see these after them."
@@ -223,10 +223,10 @@ def _replaced(
 
 def _count(reader: DeadLetterReader, choice: Choice) -> tuple[Ranges, Counter[str]]:
     """The number of selected open dead letters by reason."""
-    marked, spans = reader.resolved_ids(), choice.spans(reader)
-    with closing(choice.letters(reader, spans, marked)) as letters:
-        counted = Counter(letter.reason for letter in letters if letter not in marked)
-    return spans, counted
+    resolved, ranges = reader.resolved_ids(), choice.ranges(reader)
+    with closing(choice.letters(reader, ranges, resolved)) as letters:
+        counted = Counter(letter.reason for letter in letters if letter not in resolved)
+    return ranges, counted
 
 
 def _confirmed(counted: Counter[str], what: str, *, warning: str = "") -> bool:
@@ -246,45 +246,45 @@ def _confirmed(counted: Counter[str], what: str, *, warning: str = "") -> bool:
     return False
 
 
-def _try(reader: DeadLetterReader, choice: Choice, spans: Ranges, prepare: Prepare, outcome: Outcome) -> int:
-    """Reports what would be done, and does nothing."""
-    marked = reader.resolved_ids()
-    with closing(choice.letters(reader, spans, marked)) as letters:
+def _try(reader: DeadLetterReader, choice: Choice, ranges: Ranges, prepare: Prepare, outcome: Outcome) -> int:
+    """Reports what would be done, without doing it."""
+    resolved = reader.resolved_ids()
+    with closing(choice.letters(reader, ranges, resolved)) as letters:
         for letter in letters:
-            if letter in marked:
+            if letter in resolved:
                 _skip(reader, letter, outcome)
-            elif (posting := _prepared(letter, prepare, outcome)) and posting.record:
-                outcome.report(letter, "would pass", f", to {posting.record.topic}", topic=posting.record.topic)
+            elif (item := _prepared(letter, prepare, outcome)) and item.record:
+                outcome.report(letter, "would pass", f", to {item.record.topic}", topic=item.record.topic)
     return outcome.end()
 
 
 def _act(
     context: DlqContext,
     choice: Choice,
-    spans: Ranges,
+    ranges: Ranges,
     prepare: Prepare,
     outcome: Outcome,
     require: Require = lambda _: None,
 ) -> int:
     options = context.kafka
     resolutions.ensure(options, offsets.admin_client(options))
-    reader, desk, fronts = context.reader(), RedrivePublisher(options, require), Fronts(options)
-    desk.open()
-    # Only now are the resolutions final: nobody else can add one without fencing this command.
-    marked = reader.resolved_ids(final=True)
-    with closing(choice.letters(reader, spans, marked)) as letters:
+    reader, publisher, parked = context.reader(), RedrivePublisher(options, require), ParkedLetterRequests(options)
+    publisher.open()
+    # From now on the resolutions are final: another command cannot add one without fencing this one.
+    resolved = reader.resolved_ids(final=True, must_exist=True)
+    with closing(choice.letters(reader, ranges, resolved)) as letters:
         for letter in letters:
-            if letter in marked:
+            if letter in resolved:
                 _skip(reader, letter, outcome)
-            elif posting := _prepared(letter, prepare, outcome):
-                if letter in fronts:
-                    fronts.ask(letter, posting)
+            elif item := _prepared(letter, prepare, outcome):
+                if letter in parked:
+                    parked.add(letter, item)
                 else:
-                    outcome.sent(desk.add(posting))
+                    outcome.sent(publisher.add(item))
                 if letter.fingerprint is not None:
-                    marked.note(letter.id, posting.mark)  # skips a copy of it that was selected as well
-    outcome.sent(desk.flush())
-    fronts.tell(outcome)
+                    resolved.note(letter.id, item.resolution)  # skips a copy of it that was selected as well
+    outcome.sent(publisher.flush())
+    parked.send(outcome)
     return outcome.end()
 
 
@@ -297,9 +297,12 @@ def _prepared(letter: DeadLetter, prepare: Prepare, outcome: Outcome) -> Redrive
 
 
 def _skip(reader: DeadLetterReader, letter: DeadLetter, outcome: Outcome) -> None:
-    mark = reader.resolutions([letter]).get(letter.id)
+    resolution = reader.resolutions([letter]).get(letter.id)
     outcome.report(
-        letter, "skipped", f": {describe_resolution(mark)}" if mark else "", mark=mark.to_json() if mark else None
+        letter,
+        "skipped",
+        f": {describe_resolution(resolution)}" if resolution else "",
+        mark=resolution.to_json() if resolution else None,
     )
 
 

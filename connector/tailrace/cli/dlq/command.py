@@ -80,12 +80,12 @@ def list_letters(
     """
     choice = wanted(reason, type_name, key, since, until)
     reader = find_context(file, letters, bootstrap, kafka_setting).reader()
-    marked = ResolvedIds() if all_letters else reader.resolved_ids()
+    resolved = ResolvedIds() if all_letters else reader.resolved_ids()
     newest: deque[DeadLetter] = deque(maxlen=limit)
     matching = 0
-    with closing(reader.dead_letters(reader.spans(choice.since_ms))) as found:
+    with closing(reader.dead_letters(reader.ranges(choice.since_ms))) as found:
         for letter in found:
-            if choice.matches(letter) and letter not in marked:
+            if choice.matches(letter) and letter not in resolved:
                 matching += 1
                 newest.append(replace(letter, value=b""))  # payloads would fill memory, and are not shown
     marks = reader.resolutions(newest) if all_letters else {}
@@ -126,12 +126,12 @@ def show(
     context = find_context(file, letters, bootstrap, kafka_setting)
     reader = context.reader()
     letter = reader.fetch(wanted_id)
-    mark = reader.resolutions([letter]).get(letter.id)
+    resolution = reader.resolutions([letter]).get(letter.id)
     now = _now(context, letter)
     if as_json:
-        emit_json(view.in_full(letter, mark, now))
+        emit_json(view.in_full(letter, resolution, now))
         return
-    for name, value in view.facts(letter, mark):
+    for name, value in view.facts(letter, resolution):
         say(f"{name:<12} {value}")
     say("\nheaders")
     for name, value in view.headers(letter):
@@ -168,7 +168,7 @@ def watch(
     try:
         for seen in followed:
             if seen.value is not None:
-                _print_seen(seen, is_mark=seen.topic == marks, as_json=as_json)
+                _print_seen(seen, is_resolution=seen.topic == marks, as_json=as_json)
     finally:
         followed.close()
 
@@ -197,18 +197,18 @@ def _print_verdict(now: dict[str, Any], *, by_consumer: bool) -> None:
         table("Expected by the schema, and found", now["fields"])
 
 
-def _print_seen(seen: TailedRecord, *, is_mark: bool, as_json: bool) -> None:
-    if is_mark:
-        mark, name = Resolution.parse(seen.value or b""), (seen.key or b"").decode(errors="backslashreplace")
-        told: dict[str, Any] = {"mark": {"id": name, **mark.to_json()}}
-        text = f"{view.printable(name)} {view.describe_resolution(mark)}"
+def _print_seen(seen: TailedRecord, *, is_resolution: bool, as_json: bool) -> None:
+    if is_resolution:
+        resolution, name = Resolution.parse(seen.value or b""), (seen.key or b"").decode(errors="backslashreplace")
+        shown: dict[str, Any] = {"mark": {"id": name, **resolution.to_json()}}
+        text = f"{view.printable(name)} {view.describe_resolution(resolution)}"
     else:
         letter = dead_letter_of_tail(seen)
-        told = {"letter": view.as_json(letter, None)}
+        shown = {"letter": view.as_json(letter, None)}
         parts = [str(letter.id), letter.reason, letter.type or "-", letter.key_text or "-", letter.explanation]
         text = view.printable(" ".join(parts))
     if as_json:
-        emit_json(told)
+        emit_json(shown)
         return
     when = datetime.fromtimestamp(seen.timestamp_ms / 1000).astimezone().strftime("%H:%M:%S")
     say(f"{when} {text}")

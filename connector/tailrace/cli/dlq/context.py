@@ -1,8 +1,8 @@
-"""Whose dead letters a command is about, and how one of them is published again.
+"""Finds the dead letters that a `tailrace dlq` command is about, and how to publish them again.
 
-A pipeline's letters lie where its file says, and go through its line. The letters of consumers lie on a topic that is
-named with `--letters`, and go back, as they were, to the topic they were read from: for that no pipeline is needed,
-only brokers, which a pipeline's file names or `--bootstrap` does.
+Dead letters of a pipeline are on the topic that its settings file names, and are routed and validated again. Dead
+letters of consumers are on the topic given with `--letters`, and go back unchanged to the topic they were read from.
+That needs no pipeline, only brokers: from a settings file or from `--bootstrap`.
 """
 
 from __future__ import annotations
@@ -107,7 +107,7 @@ def find_context(file: Path | None, letters: str, bootstrap: str, kafka_settings
 
 
 def _require_there(admin: offsets.Admin, topics: list[str]) -> None:
-    """Raises TopicMissing: a record goes back to the topic it was read from, and nobody reads a new one."""
+    """Raises TopicMissing: a record goes back to the topic it was read from, and no consumer reads a new one."""
     there = partition_counts(admin)
     for topic in topics:
         if topic not in there:

@@ -37,9 +37,9 @@ def parked(
       tailrace dlq parked orders.yaml --json | jq '.keys[] | select(.letter == null)'
     """
     kafka = find_context(file, "", "", []).kafka
-    board = requests.board(kafka)
-    waiting, letters = requests.waiting_counts(kafka, board), requests.fronts(kafka, board)
-    keys = sorted(board.keys.items(), key=lambda each: each[1].since_ms)
+    parking_state = requests.parking_state(kafka)
+    waiting, letters = requests.waiting_counts(kafka, parking_state), requests.first_letters(kafka, parking_state)
+    keys = sorted(parking_state.keys.items(), key=lambda each: each[1].since_ms)
     if as_json:
         emit_json(
             {
@@ -53,7 +53,7 @@ def parked(
                         "waiting": waiting[entity],
                         "releasing": state.releasing,
                         "letter": str(letter.id) if (letter := letters.get(entity)) else None,
-                        "requested": entity in board.gives_up,
+                        "requested": entity in parking_state.gives_up,
                     }
                     for entity, state in keys
                 ]
@@ -77,14 +77,16 @@ def parked(
         say("Release a key whose dead letter is gone: tailrace dlq discard FILE --parked-key KEY --why …")
 
 
-def fronts_of(context: DlqContext, keys: list[str], aggregate: str) -> tuple[list[DeadLetter], dict[Entity, ParkedKey]]:
+def first_letters_of(
+    context: DlqContext, keys: list[str], aggregate: str
+) -> tuple[list[DeadLetter], dict[Entity, ParkedKey]]:
     """The dead letters of some parked keys, and the keys whose dead letter is gone."""
     if context.settings is None:
         raise ConfigError("only pipelines park keys", remedy="Give the settings file of a pipeline.")
-    board = requests.board(context.kafka, final=True)
+    parking_state = requests.parking_state(context.kafka, final=True)
     chosen: dict[Entity, ParkedKey] = {}
     for key in dict.fromkeys(keys):
-        found = [entity for entity in board.keys if _text(entity) == key and aggregate in ("", entity[0])]
+        found = [entity for entity in parking_state.keys if _text(entity) == key and aggregate in ("", entity[0])]
         if not found:
             raise ConfigError(f"the key {key!r} is not parked", remedy="See `tailrace dlq parked`. Nothing was done.")
         if len(found) > 1:
@@ -92,8 +94,8 @@ def fronts_of(context: DlqContext, keys: list[str], aggregate: str) -> tuple[lis
                 f"the key {key!r} is parked for several aggregates: {', '.join(sorted(each[0] for each in found))}",
                 remedy="Name one with --aggregate. Nothing was done.",
             )
-        chosen[found[0]] = board.keys[found[0]]
-    letters = requests.fronts(context.kafka, board)
+        chosen[found[0]] = parking_state.keys[found[0]]
+    letters = requests.first_letters(context.kafka, parking_state)
     there = [letter for entity in chosen if (letter := letters.get(entity)) is not None]
     # A key that is being released has no dead letter: wait for it.
     return there, {entity: state for entity, state in chosen.items() if letters.get(entity) is None}
@@ -106,11 +108,11 @@ def give_up(context: DlqContext, keys: dict[Entity, ParkedKey], by: str, why: st
     deadline, pause = time.monotonic() + ANSWER_SECONDS, threading.Event()
     left, counts = dict(keys), Counter[str]()
     while left and time.monotonic() < deadline:
-        board = requests.board(context.kafka, final=True)
+        parking_state = requests.parking_state(context.kafka, final=True)
         for entity in list(left):
-            state = board.keys.get(entity)
+            state = parking_state.keys.get(entity)
             is_there = state is not None and (state.releasing or state.place == left[entity].place)
-            if is_there or entity in board.gives_up:
+            if is_there or entity in parking_state.gives_up:
                 continue
             del left[entity]
             deadline = time.monotonic() + ANSWER_SECONDS  # it makes progress

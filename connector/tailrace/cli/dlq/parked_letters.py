@@ -21,43 +21,43 @@ STILL = (
 )
 
 
-class Fronts:
-    """The dead letters of parked keys, and the requests for them."""
+class ParkedLetterRequests:
+    """Collects and sends requests for the dead letters of parked keys."""
 
     def __init__(self, options: KafkaOptions) -> None:
         self._options = options
-        self._places = {state.place for state in requests.board(options, final=True).keys.values()}
-        self._asked: list[DeadLetter] = []
+        self._positions = {state.place for state in requests.parking_state(options, final=True).keys.values()}
+        self._letters: list[DeadLetter] = []
         self._requests: list[ParkingRequest] = []
 
     def __contains__(self, letter: DeadLetter) -> bool:
-        return FIRST in letter.details and letter.position in self._places
+        return FIRST in letter.details and letter.position in self._positions
 
-    def ask(self, letter: DeadLetter, posting: RedriveItem) -> None:
-        """Adds a request; with the payload only if it was changed."""
-        mark = posting.mark
+    def add(self, letter: DeadLetter, item: RedriveItem) -> None:
+        """Adds a request; it contains the payload only if that was changed."""
+        resolution = item.resolution
         self._requests.append(
             ParkingRequest(
                 letter.id,
-                "discard" if mark.action == "discarded" else "redrive",
+                "discard" if resolution.action == "discarded" else "redrive",
                 letter.position,
-                mark.by,
-                mark.why,
-                None if posting.letter is letter else posting.letter.value,
+                resolution.by,
+                resolution.why,
+                None if item.letter is letter else item.letter.value,
             )
         )
-        self._asked.append(letter)
+        self._letters.append(letter)
 
-    def tell(self, outcome: Outcome) -> None:
+    def send(self, outcome: Outcome) -> None:
         """Sends all requests at once, waits for the answers of the pipeline, and reports them."""
         if not self._requests:
             return
         requests.ask(self._options, self._requests)
         deadline, pause = time.monotonic() + ANSWER_SECONDS, threading.Event()
-        waiting = self._asked
+        waiting = self._letters
         while waiting and time.monotonic() < deadline:
-            board = requests.board(self._options, final=True)
-            left = [letter for letter in waiting if not self._told(letter, board, outcome)]
+            parking_state = requests.parking_state(self._options, final=True)
+            left = [letter for letter in waiting if not self._report(letter, parking_state, outcome)]
             if len(left) < len(waiting):
                 deadline = time.monotonic() + ANSWER_SECONDS  # it makes progress
             waiting = left
@@ -66,13 +66,13 @@ class Fronts:
         for letter in waiting:
             outcome.report(letter, "requested", ": the pipeline does it when it runs")
 
-    def _told(self, letter: DeadLetter, board: ParkingState, outcome: Outcome) -> bool:
+    def _report(self, letter: DeadLetter, parking_state: ParkingState, outcome: Outcome) -> bool:
         """Reports the result of a request; False if it is not known yet."""
-        if letter.id in board.requests:
+        if letter.id in parking_state.requests:
             return False
-        state = board.keys.get((letter.details.get("tailrace.aggregate", ""), letter.key or b""))
-        if letter.id in board.answers:
-            outcome.failed(letter, letter.reason, board.answers[letter.id], STILL)
+        state = parking_state.keys.get((letter.details.get("tailrace.aggregate", ""), letter.key or b""))
+        if letter.id in parking_state.answers:
+            outcome.failed(letter, letter.reason, parking_state.answers[letter.id], STILL)
         elif state is None:
             outcome.report(letter, "released", ", with all events that waited behind it")
         elif state.releasing:

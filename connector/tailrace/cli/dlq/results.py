@@ -28,8 +28,8 @@ class Outcome:
 
     def sent(self, done: tuple[list[RedriveItem], list[RedriveFailure]]) -> None:
         """Reports a committed batch."""
-        for letter, mark, record in done[0]:
-            self.report(letter, mark.action, f" to {record.topic}" if record else "", **mark.to_json())
+        for letter, resolution, record in done[0]:
+            self.report(letter, resolution.action, f" to {record.topic}" if record else "", **resolution.to_json())
         for (letter, _, _), why in done[1]:
             self.failed(letter, "permanent_failure", why.what, why.remedy)
 

@@ -69,12 +69,12 @@ class Choice:
     ids: tuple[DeadLetterId, ...]
     wanted: DeadLetterFilter
 
-    def spans(self, reader: DeadLetterReader) -> Ranges:
+    def ranges(self, reader: DeadLetterReader) -> Ranges:
         """The offsets that the topic holds now. Later dead letters are not selected."""
-        return {} if self.ids else reader.spans(self.wanted.since_ms)
+        return {} if self.ids else reader.ranges(self.wanted.since_ms)
 
     def letters(
-        self, reader: DeadLetterReader, spans: Ranges, marked: ResolvedIds
+        self, reader: DeadLetterReader, ranges: Ranges, resolved: ResolvedIds
     ) -> Generator[DeadLetter, None, None]:
         """The selected dead letters; those given by id even if they are resolved, so that the caller can report it."""
         if self.ids:
@@ -83,7 +83,7 @@ class Choice:
                 self._require_key(letter)
                 yield letter
             return
-        with closing(reader.open(self.wanted, spans, marked)) as letters:
+        with closing(reader.open(self.wanted, ranges, resolved)) as letters:
             yield from letters
 
     def _require_key(self, letter: DeadLetter) -> None:

@@ -28,34 +28,36 @@ _broken = re.compile(rf"({_PATH}): expected (.*?), got (.*?)(?=; \$|; and more|$
 _steps = re.compile(r"\.(\w+)|\[(\d+)\]|\[('(?:[^'\\]|\\.)*'|\"(?:[^\"\\]|\\.)*\")\]").findall
 
 
-def in_front(letter: DeadLetter, mark: Resolution | None) -> bool:
+def has_waiting_events(letter: DeadLetter, resolution: Resolution | None) -> bool:
     """Whether later events of its key wait behind it."""
-    return mark is None and FIRST in letter.details
+    return resolution is None and FIRST in letter.details
 
 
-def row(letter: DeadLetter, mark: Resolution | None, *, with_state: bool) -> dict[str, object]:
+def row(letter: DeadLetter, resolution: Resolution | None, *, with_state: bool) -> dict[str, object]:
     """A row of the table."""
-    state: dict[str, object] = {"state": mark.action if mark else "open"} if with_state else {}
+    state: dict[str, object] = {"state": resolution.action if resolution else "open"} if with_state else {}
     return {
         "id": letter.id,
         **state,
         "when": local_time(letter.committed_ms),
         "reason": letter.reason,
         "type": _plain(letter.type),
-        "key": f"{_plain(letter.key_text)} (parked)" if in_front(letter, mark) else _plain(letter.key_text),
+        "key": f"{_plain(letter.key_text)} (parked)"
+        if has_waiting_events(letter, resolution)
+        else _plain(letter.key_text),
         "explanation": cut(printable(_in_short(letter.explanation)), CUT),
         "topic": _plain(letter.topic),
     }
 
 
-def as_json(letter: DeadLetter, mark: Resolution | None) -> dict[str, Any]:
+def as_json(letter: DeadLetter, resolution: Resolution | None) -> dict[str, Any]:
     """A dead letter as JSON, without its payload."""
     return {
         "id": str(letter.id),
-        "state": mark.action if mark else "open",
+        "state": resolution.action if resolution else "open",
         "when": utc(letter.committed_ms),
         "reason": letter.reason,
-        "parked": in_front(letter, mark),
+        "parked": has_waiting_events(letter, resolution),
         "explanation": letter.explanation,
         "remedy": letter.remedy,
         "event_id": letter.event_id,
@@ -64,42 +66,41 @@ def as_json(letter: DeadLetter, mark: Resolution | None) -> dict[str, Any]:
         "topic": letter.topic,
         "position": letter.position,
         "consumer": letter.consumer,
-        "place": None if letter.consumer is None else letter.place,
+        "place": None if letter.consumer is None else letter.read_from,
         "attempts": letter.details.get("tailrace.attempts"),
-        "mark": mark.to_json() if mark else None,
+        "mark": resolution.to_json() if resolution else None,
     }
 
 
-def in_full(letter: DeadLetter, mark: Resolution | None, now: dict[str, Any]) -> dict[str, Any]:
+def in_full(letter: DeadLetter, resolution: Resolution | None, now: dict[str, Any]) -> dict[str, Any]:
     """A dead letter as JSON, with headers and payload."""
-    told = as_json(letter, mark)
     return {
-        **told,
+        **as_json(letter, resolution),
         "headers": dict(letter.details),
         "payload_is": letter.kind,
-        "payload": _payload(letter),
+        "payload": None if letter.kind == "null" else payload_as_json(letter.value),
         "now": now,
     }
 
 
-def facts(letter: DeadLetter, mark: Resolution | None) -> list[tuple[str, str]]:
+def facts(letter: DeadLetter, resolution: Resolution | None) -> list[tuple[str, str]]:
     """Names and values to show above the payload."""
-    said = letter.details
-    size = f", {said['tailrace.payload.length']} bytes" if "tailrace.payload.length" in said else ""
+    details = letter.details
+    size = f", {details['tailrace.payload.length']} bytes" if "tailrace.payload.length" in details else ""
     found = [
-        ("letter", f"{letter.id}, {describe_resolution(mark) if mark else 'open'}"),
+        ("letter", f"{letter.id}, {describe_resolution(resolution) if resolution else 'open'}"),
         ("committed", local_time(letter.committed_ms)),
         ("reason", letter.reason),
         ("explanation", letter.explanation),
         ("remedy", letter.remedy),
         ("position", letter.position),
         ("consumer", letter.consumer),
-        ("attempts", said.get("tailrace.attempts")),
-        ("read from", None if letter.consumer is None else letter.place),
+        ("attempts", details.get("tailrace.attempts")),
+        ("read from", None if letter.consumer is None else letter.read_from),
         ("outbox id" if letter.consumer is None else "event id", letter.event_id),
         ("type", letter.type),
-        ("aggregate", said.get("tailrace.aggregate")),
-        ("version", said.get("tailrace.version")),
+        ("aggregate", details.get("tailrace.aggregate")),
+        ("version", details.get("tailrace.version")),
         ("key", letter.key_text),
         ("topic", letter.topic),
         ("payload", f"{letter.kind}{size}"),
@@ -109,8 +110,8 @@ def facts(letter: DeadLetter, mark: Resolution | None) -> list[tuple[str, str]]:
 
 def headers(letter: DeadLetter) -> list[tuple[str, str]]:
     """The headers, without those that repeat others under the names of other tools."""
-    said = [(name, value) for name, value in letter.details.items() if not name.startswith(FOREIGN)]
-    return [(printable(name), cut(printable(value), PART)) for name, value in said]
+    shown = [(name, value) for name, value in letter.details.items() if not name.startswith(FOREIGN)]
+    return [(printable(name), cut(printable(value), PART)) for name, value in shown]
 
 
 def payload_text(letter: DeadLetter) -> str:
@@ -141,12 +142,14 @@ def unknown(error: TailraceError) -> dict[str, Any]:
     return {"passes": None, "explanation": f"{error.code}: {error.what}", "remedy": error.remedy}
 
 
-def describe_resolution(mark: Resolution) -> str:
+def describe_resolution(resolution: Resolution) -> str:
     """`redriven to shop.orders by ann@host at …: because`."""
-    where = f" to {mark.topic}" if mark.topic else ""
-    edited = ", edited" if mark.edited else ""
-    why = f": {mark.why}" if mark.why else ""
-    return printable(f"{mark.action}{where}{edited} by {mark.by or '?'} at {local_time(mark.at_ms)}{why}")
+    where = f" to {resolution.topic}" if resolution.topic else ""
+    edited = ", edited" if resolution.edited else ""
+    why = f": {resolution.why}" if resolution.why else ""
+    return printable(
+        f"{resolution.action}{where}{edited} by {resolution.by or '?'} at {local_time(resolution.at_ms)}{why}"
+    )
 
 
 def part_at(value: object, path: str) -> object:
@@ -176,21 +179,19 @@ def _fields(explanation: str, letter: DeadLetter) -> list[dict[str, str]]:
     return found
 
 
-def _payload(letter: DeadLetter) -> object:
-    """As JSON where it is JSON, else as text, else as base64."""
-    if letter.kind == "null":
-        return None
+def payload_as_json(value: bytes) -> object:
+    """The payload as JSON if it is JSON, else as text, else as base64."""
     try:
-        found = json.loads(letter.value)
-        json.dumps(found, allow_nan=False)  # 1e999 is read as infinity, which JSON has no word for
+        found = json.loads(value)
+        json.dumps(found, allow_nan=False)  # 1e999 is read as infinity, which JSON cannot express
     except (ValueError, RecursionError):
         pass
     else:
         return found
     try:
-        return letter.value.decode()
+        return value.decode()
     except UnicodeDecodeError:
-        return {"base64": base64.b64encode(letter.value).decode()}
+        return {"base64": base64.b64encode(value).decode()}
 
 
 def local_time(at_ms: int) -> str:
