@@ -19,7 +19,7 @@ import psycopg
 from benchmarks.backlog import EVENTS_DDL, SCHEMA, Shape, write_backlog
 from benchmarks.processes import Connector, drain, write_pipeline
 from tailrace.config.load import load_pipeline
-from tailrace.dlq.requests import board
+from tailrace.dlq.requests import parking_state
 from tailrace.testkit.stack import Stack, wait_until
 from tailrace.worker.options import kafka_options
 
@@ -74,7 +74,7 @@ def _drain(stack: Stack, folder: Path, shape: Shape, name: str, ddl: str, *, par
                 (parked,),
             )
         options = kafka_options(load_pipeline(file))
-        wait_until(lambda: len(board(options).keys) == parked, 60, what=f"{parked} parked keys")
+        wait_until(lambda: len(parking_state(options).keys) == parked, 60, what=f"{parked} parked keys")
     connector.stop()
     _say(f"{name}: draining {shape.total:,} events")
     end = write_backlog(dsn, shape)

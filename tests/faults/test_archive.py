@@ -15,7 +15,7 @@ from pyarrow import parquet
 
 from helpers import warm_processes as warm
 from helpers.command import Output, Tailrace
-from helpers.parking import ask, in_front
+from helpers.parking import ask, first_letters
 from helpers.s3_server import serve
 from helpers.service import Connector, Service
 from helpers.shop import Shop
@@ -198,7 +198,7 @@ def test_changed_and_pinned_rows_stay_in_the_table(shop: Shop, tailrace: Tailrac
         result = tailrace(*write)
         assert (result["rows"], result["finished"], result["changed"], result["archived_before"]) == (0, 0, 2, 2)
         # Once the dead letter is resolved, nothing waits any more: both may be archived. The other one is still open.
-        ask(shop, in_front(shop)[0], "discard")
+        ask(shop, first_letters(shop)[0], "discard")
         arrived(shop, [behind])
         settled(shop)
         result = tailrace(*write)

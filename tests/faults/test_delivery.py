@@ -1,4 +1,4 @@
-"""`delivery: at_least_once` loses nothing either, and what is passed through to librdkafka takes effect."""
+"""`delivery: at_least_once` loses no event, and librdkafka settings take effect."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ ZSTD = 4
 """In the three lowest bits of a record batch's attributes."""
 
 
-def test_killed_anywhere_without_transactions(shop: Shop) -> None:
-    """Duplicates are allowed, and that they come shows that the kills were real; loss is not."""
+def test_kills_without_transactions_lose_nothing(shop: Shop) -> None:
+    """Duplicates are allowed, and show that the kills had an effect."""
     shop.configure(kafka={"delivery": "at_least_once"}, limits={"batch_records": 5})
     shop.start().stop()
     writer = shop.writer()
@@ -36,7 +36,7 @@ def test_killed_anywhere_without_transactions(shop: Shop) -> None:
     assert not verdict.positions, verdict
 
 
-def test_without_trouble_at_least_once_is_once(shop: Shop) -> None:
+def test_at_least_once_without_faults_publishes_once(shop: Shop) -> None:
     shop.configure(kafka={"delivery": "at_least_once"})
     shop.start()
     writer = shop.writer()
@@ -50,7 +50,7 @@ def test_without_trouble_at_least_once_is_once(shop: Shop) -> None:
     assert verdict.ok, verdict
 
 
-def test_a_setting_passed_through_takes_effect(shop: Shop) -> None:
+def test_a_librdkafka_setting_takes_effect(shop: Shop) -> None:
     if not shop.kafka.local:
         pytest.skip("needs the broker's own files")
     shop.configure(kafka={"settings": {"compression.type": "zstd"}}, topics={"create": True})
@@ -63,12 +63,12 @@ def test_a_setting_passed_through_takes_effect(shop: Shop) -> None:
         if file.stat().st_size > 0
     ]  # fmt: skip
     assert segments
-    # The first batch of a segment; attributes are the two bytes behind base offset, length, epoch, magic and CRC.
+    # The first batch of a segment: the attributes follow base offset, length, epoch, magic and CRC.
     assert {segment[22] & 7 for segment in segments} == {ZSTD}
 
 
 @pytest.mark.parametrize("name", ["acks", "transactional.id"])
-def test_a_setting_that_a_guarantee_stands_on_is_refused(shop: Shop, name: str) -> None:
+def test_a_setting_that_would_break_a_guarantee_is_rejected(shop: Shop, name: str) -> None:
     shop.configure(kafka={"settings": {name: "0"}})
     connector = shop.start(wait=False)
     assert connector.ended() == 2, connector.log
@@ -76,7 +76,7 @@ def test_a_setting_that_a_guarantee_stands_on_is_refused(shop: Shop, name: str) 
 
 
 @pytest.mark.parametrize(("name", "named"), [("no.such.setting", "no.such.setting"), ("compression.type", "nonsense")])
-def test_a_setting_that_librdkafka_refuses_is_the_users_to_mend(shop: Shop, name: str, named: str) -> None:
+def test_a_setting_that_librdkafka_rejects_is_a_configuration_error(shop: Shop, name: str, named: str) -> None:
     shop.configure(kafka={"settings": {name: "nonsense"}})
     connector = shop.start(wait=False)
     assert connector.ended() == 2, connector.log

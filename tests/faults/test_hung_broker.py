@@ -24,12 +24,12 @@ def kafka_set() -> Iterator[KafkaCluster]:
 def test_a_broker_that_hangs_while_others_lead(
     postgres: PostgresServer, kafka_set: KafkaCluster, tmp_path: Path
 ) -> None:
-    """What was sent to it is sent again elsewhere, before anything is given up."""
+    """Its requests are sent again to other brokers before any of them times out."""
     shop = open_shop(postgres, cast("KafkaBroker", kafka_set), tmp_path)
     try:
         spec = tmp_path / "topics" / "orders.yaml"
         spec.write_text(json.dumps({**json.loads(spec.read_text()), "partitions": 6, "replication": 3}))
-        # A request that is not answered for a minute, as librdkafka would have it, is longer than this.
+        # Shorter than librdkafka's default request timeout of a minute.
         shop.configure(kafka={"settings": {"message.timeout.ms": 55_000}})
         connector = shop.start()
         shop.writer(mix=Mix(events_per_transaction=30)).start(rate=20)

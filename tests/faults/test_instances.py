@@ -1,6 +1,6 @@
-"""Rows 6-9 of the fault matrix: an end on request, a long sleep, two of one pipeline, two pipelines on one slot.
+"""Rows 6-9 of the fault matrix: SIGTERM, a suspended process, two instances, and two pipelines on one slot.
 
-A second instance beside a healthy one: `test_second_instance.py`.
+A second instance while the first one is healthy: `test_second_instance.py`.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from tailrace.testkit.workload.orders import Mix
 
 @pytest.fixture(scope="module")
 def hasty_kafka() -> Iterator[KafkaBroker]:
-    """Looks for transactions that are out of time twice a second, not every ten seconds."""
+    """Its broker aborts expired transactions twice a second, not every ten seconds."""
     with KafkaBroker(properties=HASTY, choice=ServerChoice.LOCAL) as broker:
         yield broker
 
@@ -42,14 +42,14 @@ def slot_is_free(shop: Shop) -> bool:
     return not shop.execute("SELECT FROM pg_replication_slots WHERE slot_name = %s AND active", shop.slot)
 
 
-def test_sigterm_under_load_leaves_nothing_half_done(shop: Shop) -> None:
+def test_sigterm_under_load_leaves_a_complete_state(shop: Shop) -> None:
     connector = shop.start()
     for _ in range(3):
         shop.writer(mix=Mix(events_per_transaction=20)).start(rate=100)
     wait_until(lambda: len(shop.positions()) > 20, 60, what="some batches to be stored")
     assert connector.stop() == 0, connector.log
     wait_until(lambda: slot_is_free(shop), what="the server to notice")
-    # The last confirmation was the last stored position: nothing of the log is held back for what is published.
+    # The confirmed position is the stored one: the slot holds back no log of published events.
     assert shop.confirmed_lsn() == shop.positions()[-1].lsn, connector.log
     for writer in shop.writers:
         writer.stop()
@@ -59,15 +59,15 @@ def test_sigterm_under_load_leaves_nothing_half_done(shop: Shop) -> None:
     assert verdict.committed > 100
 
 
-def test_sigterm_when_idle_leaves_at_once(shop: Shop) -> None:
+def test_sigterm_ends_an_idle_pipeline_at_once(shop: Shop) -> None:
     connector = shop.start()
     assert connector.stop() == 0
-    # It got to its own end: what would end it after 5 s in any case says nothing.
+    # It ended by itself, not by the forced end after 5 s.
     assert '"stopped"' in connector.log, connector.log
 
 
-def test_a_sleep_longer_than_the_transaction(hasty_shop: Shop) -> None:
-    """Kafka has ended the transaction and fenced its producer, but nobody took over: it goes on with a new one."""
+def test_a_suspension_longer_than_the_transaction_timeout(hasty_shop: Shop) -> None:
+    """Kafka aborts the transaction and fences the producer. No instance took over, so it continues with a new one."""
     shop = hasty_shop
     connector = sleeping(shop)
     wait_until(lambda: not shop.undecided(), 60, what="Kafka to end the transaction")
@@ -78,8 +78,8 @@ def test_a_sleep_longer_than_the_transaction(hasty_shop: Shop) -> None:
     assert connector.running
 
 
-def test_a_sleeper_that_was_replaced_publishes_nothing_more(hasty_shop: Shop) -> None:
-    """The server frees the slot of a client that sleeps; its commit comes after the new instance's start (I11)."""
+def test_a_suspended_instance_that_was_replaced_publishes_nothing_more(hasty_shop: Shop) -> None:
+    """The server frees the slot of a suspended client; its commit comes after the new instance has started (I11)."""
     shop = hasty_shop
     shop.execute(f"ALTER DATABASE {shop.name} SET wal_sender_timeout = '8s'")
     older = sleeping(shop)
@@ -98,7 +98,7 @@ def test_a_sleeper_that_was_replaced_publishes_nothing_more(hasty_shop: Shop) ->
 
 
 def test_an_instance_without_its_database_does_not_fence_the_one_that_took_over(shop: Shop) -> None:
-    """It tries again and again; were it to take the pipeline back each time, nobody would publish."""
+    """It retries; if each attempt took the pipeline back, no instance would publish."""
     direct = shop.settings["source"]["postgres"]
     server = conninfo_to_dict(direct)
     with TcpProxy((str(server["host"]), int(server["port"] or 5432))) as proxy:
@@ -117,7 +117,7 @@ def test_an_instance_without_its_database_does_not_fence_the_one_that_took_over(
 
 
 @pytest.mark.parametrize("delivery", ["exactly_once", "at_least_once"])
-def test_one_that_goes_on_after_another_has_left_is_seen_to_run(shop: Shop, delivery: str) -> None:
+def test_an_instance_that_continues_after_another_left_owns_the_pipeline_again(shop: Shop, delivery: str) -> None:
     """The last claim was the other's. Without a new one nobody could tell that this instance runs the pipeline, and
     without transactions it could not either.
     """
@@ -147,8 +147,8 @@ def test_one_that_goes_on_after_another_has_left_is_seen_to_run(shop: Shop, deli
         assert '"Fenced"' not in older.log
 
 
-def test_fenced_by_one_that_has_no_claim_it_goes_on(shop: Shop) -> None:
-    """As when an older instance looked for claims just before this one made its own, and fenced it just after."""
+def test_an_instance_fenced_by_one_without_ownership_continues(shop: Shop) -> None:
+    """As if an older instance read the ownership just before this one took it, and fenced it just after."""
     connector = shop.start()
     shop.writer().transaction(rollback=False)
     assert shop.caught_up().ok
@@ -162,7 +162,7 @@ def test_fenced_by_one_that_has_no_claim_it_goes_on(shop: Shop) -> None:
 
 
 @pytest.mark.parametrize("first_runs", [True, False])
-def test_another_pipeline_on_the_same_slot_is_refused(shop: Shop, first_runs: bool) -> None:
+def test_another_pipeline_on_the_same_slot_is_rejected(shop: Shop, first_runs: bool) -> None:
     first = shop.start()
     writer = shop.writer()
     writer.transaction(rollback=False)

@@ -1,4 +1,4 @@
-"""Rows 47, 50 and 58 of the fault matrix: Kafka away, a topic gone, a topic that refuses us, dead letters included."""
+"""Rows 47, 50 and 58 of the fault matrix: Kafka is unavailable, or a topic is deleted or rejects our records."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tailrace.kafka.publisher import COMMIT_TIMEOUT
 from tailrace.testkit.stack import KafkaBroker, PostgresServer, ServerChoice, TcpProxy, wait_until
 from tailrace.testkit.workload.orders import Mix
 
-# Everything is sent and nothing committed: waits there until it is told to go on.
+# Waits when everything is sent and nothing is committed, until the test lets it continue.
 HESITATES = """
 import os
 from tailrace.kafka.publisher import Publisher
@@ -26,7 +26,7 @@ def hesitate(self, step):
     if left == 0:
         self._producer.flush(10)
         open(os.environ["SENT"], "w").close()
-        open(os.environ["GO"]).close()  # a pipe: waits until somebody opens its other end
+        open(os.environ["GO"]).close()  # a named pipe: waits until the test opens its other end
     finish(self, step)
 Publisher._finish = hesitate
 from tailrace.cli import main
@@ -49,7 +49,7 @@ def own_shop(postgres: PostgresServer, own_kafka: KafkaBroker, tmp_path: Path) -
 
 
 def test_all_brokers_down_for_a_while(own_shop: Shop) -> None:
-    """Longer than every timeout: what was in flight is lost with its transaction, and comes again."""
+    """Longer than every timeout: the open transaction is lost, and its events are published again."""
     shop = own_shop
     shop.configure(kafka={"settings": IMPATIENT}, limits={"batch_records": 20})
     connector = shop.start()
@@ -85,7 +85,7 @@ def test_a_broker_restarts_under_load(own_shop: Shop) -> None:
 
 
 def test_cut_off_until_the_transaction_has_timed_out(postgres: PostgresServer, tmp_path: Path) -> None:
-    """Kafka ends the transaction by its timeout while we cannot be heard: nobody took over, so we go on."""
+    """Kafka aborts the transaction after its timeout. No other instance took over, so this one continues."""
     with (
         TcpProxy() as proxy,
         KafkaBroker(properties=HASTY, advertised_port=proxy.port, choice=ServerChoice.LOCAL) as broker,
@@ -128,7 +128,7 @@ def test_a_deleted_topic_stops_the_pipeline(shop: Shop) -> None:
     connector.failed("TopicMissing")
     assert shop.topic in connector.log
     assert shop.positions()[-1].progress == before.progress
-    # Started again it creates the topic from its spec; what is still to be published arrives.
+    # The next start creates the topic from its spec, and publishes the rest.
     shop.start()
     wait_until(lambda: set(shop.verdict().missing) <= lost, 60, what=f"the rest; log:\n{shop.connectors[-1].log}")
     verdict = shop.verdict()
@@ -147,8 +147,8 @@ def test_a_topic_that_is_missing_and_may_not_be_created(shop: Shop) -> None:
 
 
 @pytest.mark.parametrize("which", ["topic", "letters"])
-def test_a_topic_that_refuses_us_stops_the_pipeline(shop: Shop, which: str) -> None:
-    """Events for both topics in one batch: what the healthy topic got must stay invisible, too."""
+def test_a_topic_that_rejects_our_records_stops_the_pipeline(shop: Shop, which: str) -> None:
+    """Events for two topics in one batch: the records on the healthy topic must stay invisible, too."""
     shop.start()
     shop.writer(mix=Mix(invalid=0.0)).transaction(rollback=False)
     assert shop.caught_up().ok

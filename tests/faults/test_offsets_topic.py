@@ -1,4 +1,4 @@
-"""Rows 10-13 of the fault matrix: the offsets topic lost, forged, spoilt or unfit. Nothing is ever skipped."""
+"""Rows 10-13 of the fault matrix: the offsets topic is lost, forged, corrupt or misconfigured. No event is skipped."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def own_offsets_topic(shop: Shop) -> str:
 
 
 def write(shop: Shop, value: bytes | None) -> None:
-    """Puts a record under the pipeline's key on the offsets topic, as any careless tool could."""
+    """Writes a record with the pipeline's key to the offsets topic."""
     producer = Producer({"bootstrap.servers": shop.kafka.bootstrap})
     producer.produce(shop.settings["kafka"]["offsets_topic"], value, shop.name.encode())
     assert producer.flush(10) == 0
@@ -38,7 +38,7 @@ def stored(shop: Shop) -> dict[str, Any]:
 
 
 def refused(shop: Shop, code: str, *arguments: str) -> Connector:
-    """A start that must fail for good with `code`, without having published anything."""
+    """Starts the pipeline, which must fail with `code` and publish nothing."""
     before = len(read_all(shop.kafka.bootstrap, [shop.topic, shop.letters]))
     connector = shop.start(*arguments, wait=False)
     assert connector.ended() == 3, connector.log
@@ -48,12 +48,12 @@ def refused(shop: Shop, code: str, *arguments: str) -> Connector:
 
 
 def arrived(shop: Shop, timeout: float = 30) -> None:
-    """Waits until nothing is missing; duplicates are another question here."""
+    """Waits until no event is missing; there may be duplicates."""
     wait_until(lambda: not shop.verdict().missing, timeout, what=f"all events; log:\n{shop.connectors[-1].log}")
 
 
 def used(shop: Shop) -> None:
-    """The pipeline has published, is stopped, and new work is waiting."""
+    """Runs and stops the pipeline, then writes events that are not published yet."""
     shop.start()
     writer = shop.writer()
     for _ in range(5):
@@ -64,7 +64,7 @@ def used(shop: Shop) -> None:
         writer.transaction(rollback=False)
 
 
-def test_a_lost_offsets_topic_is_not_taken_for_a_first_start(shop: Shop) -> None:
+def test_a_lost_offsets_topic_does_not_look_like_a_first_start(shop: Shop) -> None:
     topic = own_offsets_topic(shop)
     used(shop)
     admin = shop.kafka.admin()
@@ -79,8 +79,8 @@ def test_a_lost_offsets_topic_is_not_taken_for_a_first_start(shop: Shop) -> None
     arrived(shop)
 
 
-def test_a_transaction_of_another_pipeline_hides_no_position(shop: Shop) -> None:
-    """It is open in front of our last position: to read only up to it would be to read an older one."""
+def test_an_open_transaction_of_another_pipeline_hides_no_position(shop: Shop) -> None:
+    """It is open before our last position: reading only up to it would return an older one."""
     topic = own_offsets_topic(shop)
     shop.start()
     other = Producer({"bootstrap.servers": shop.kafka.bootstrap, "transactional.id": f"{shop.name}-other"})
@@ -92,7 +92,7 @@ def test_a_transaction_of_another_pipeline_hides_no_position(shop: Shop) -> None
     wait_until(lambda: shop.published() or shop.dead_lettered(), 60, what="the event to arrive")
     shop.connectors[-1].kill()
     restarted = shop.start(wait=False)
-    # Decided only when the new instance has had the time to go wrong: it must be waiting, and stay so.
+    # The new instance must wait until the transaction is committed.
     with pytest.raises(StackError):
         wait_until(lambda: '"running"' in restarted.log or not restarted.running, 3, what="a start")
     other.abort_transaction(10)
@@ -102,8 +102,8 @@ def test_a_transaction_of_another_pipeline_hides_no_position(shop: Shop) -> None
     assert verdict.ok, verdict
 
 
-def test_a_false_position_is_refused_and_can_be_mended(shop: Shop) -> None:
-    """Beyond the server's log, unreadable, deleted: each is refused by its name; the true one written back is taken."""
+def test_a_wrong_position_is_rejected_and_can_be_corrected(shop: Shop) -> None:
+    """Ahead of the server's log, unreadable or deleted: each has its own error. The right one is accepted again."""
     own_offsets_topic(shop)
     used(shop)
     good = stored(shop)
@@ -120,8 +120,8 @@ def test_a_false_position_is_refused_and_can_be_mended(shop: Shop) -> None:
     assert not shop.verdict().duplicated
 
 
-def test_a_position_of_another_server_is_refused(shop: Shop, postgres18: PostgresServer) -> None:
-    """The settings point to another cluster that looks the same in everything else."""
+def test_a_position_of_another_server_is_rejected(shop: Shop, postgres18: PostgresServer) -> None:
+    """The settings point to another cluster that is otherwise the same."""
     own_offsets_topic(shop)
     used(shop)
     at_home = shop.settings["source"]["postgres"]
@@ -147,7 +147,7 @@ def test_a_position_of_another_server_is_refused(shop: Shop, postgres18: Postgre
         b'{"format": 1, "source": "postgres", "lsn": 5, "at_ms": 0, "log": {}}',
     ],
 )
-def test_a_spoilt_record_is_named_and_not_passed_over(
+def test_a_corrupt_record_is_reported_and_not_ignored(
     shop: Shop, make_topic: Callable[..., None], value: bytes
 ) -> None:
     make_topic(own_offsets_topic(shop), cleanup_policy="compact")
@@ -158,7 +158,7 @@ def test_a_spoilt_record_is_named_and_not_passed_over(
 
 
 @pytest.mark.parametrize(("partitions", "policy"), [(1, "delete"), (1, "compact,delete"), (2, "compact")], ids=str)
-def test_an_offsets_topic_that_would_forget_is_refused(
+def test_an_offsets_topic_that_could_lose_positions_is_rejected(
     shop: Shop, make_topic: Callable[..., None], partitions: int, policy: str
 ) -> None:
     make_topic(own_offsets_topic(shop), partitions, cleanup_policy=policy)
@@ -166,7 +166,7 @@ def test_an_offsets_topic_that_would_forget_is_refused(
     assert shop.confirmed_lsn() is None
 
 
-def test_the_offsets_topic_is_made_fit(shop: Shop, kafka: KafkaBroker) -> None:
+def test_the_offsets_topic_is_created_with_the_right_settings(shop: Shop, kafka: KafkaBroker) -> None:
     topic = own_offsets_topic(shop)
     shop.start()
     found = kafka.admin().list_topics(timeout=10).topics[topic]
@@ -174,7 +174,7 @@ def test_the_offsets_topic_is_made_fit(shop: Shop, kafka: KafkaBroker) -> None:
 
 
 def test_an_event_cannot_forge_a_position(shop: Shop) -> None:
-    """A template made of the aggregate alone would let whoever writes to the outbox choose the offsets topic."""
+    """With a template of only the aggregate, a row of the outbox could name the offsets topic."""
     topic = own_offsets_topic(shop)
     shop.configure(topics={"folder": None, "template": "{aggregate}"})
     shop.start()

@@ -1,4 +1,4 @@
-"""How soon a pipeline goes on after an outage: row 47 of the fault matrix, and its neighbours.
+"""How soon a pipeline continues after an outage: row 47 of the fault matrix and similar ones.
 
 No clock is read: where a wait must be cut short, waits are made so long that the test would fail otherwise.
 """
@@ -16,7 +16,7 @@ from helpers.users import close_users, open_users
 from tailrace.testkit.stack import KafkaBroker, MongoServer, PostgresServer, ServerChoice, wait_until
 from tailrace.testkit.stack.ports import free_port
 
-# Every wait for the next attempt would take ten minutes, as if the outage had lasted for hours.
+# Makes every delay before an attempt ten minutes long, as after an outage of hours.
 PATIENT = """
 from tailrace import backoff
 backoff.delay = lambda attempt, **_: 600.0
@@ -32,7 +32,9 @@ def patient(tmp_path: Path) -> list[str]:
     return [str(script)]
 
 
-def test_kafka_comes_back(postgres: PostgresServer, tmp_path: Path, patient: list[str]) -> None:
+def test_a_pipeline_continues_at_once_when_kafka_is_back(
+    postgres: PostgresServer, tmp_path: Path, patient: list[str]
+) -> None:
     with KafkaBroker(properties=HASTY, choice=ServerChoice.LOCAL) as kafka:
         shop = open_shop(postgres, kafka, tmp_path)
         try:
@@ -51,7 +53,9 @@ def test_kafka_comes_back(postgres: PostgresServer, tmp_path: Path, patient: lis
             close_shop(shop)
 
 
-def test_postgres_comes_back(kafka: KafkaBroker, tmp_path: Path, patient: list[str]) -> None:
+def test_a_pipeline_continues_at_once_when_postgres_is_back(
+    kafka: KafkaBroker, tmp_path: Path, patient: list[str]
+) -> None:
     with PostgresServer("16", choice=ServerChoice.LOCAL) as postgres:
         shop = open_shop(postgres, kafka, tmp_path)
         try:
@@ -66,7 +70,9 @@ def test_postgres_comes_back(kafka: KafkaBroker, tmp_path: Path, patient: list[s
             close_shop(shop)
 
 
-def test_mongodb_comes_back(kafka: KafkaBroker, tmp_path: Path, patient: list[str]) -> None:
+def test_a_pipeline_continues_at_once_when_mongodb_is_back(
+    kafka: KafkaBroker, tmp_path: Path, patient: list[str]
+) -> None:
     with MongoServer(choice=ServerChoice.LOCAL) as mongo:
         users = open_users(mongo, kafka, tmp_path)
         users.configure(source={"link_timeout": 2})
@@ -82,8 +88,8 @@ def test_mongodb_comes_back(kafka: KafkaBroker, tmp_path: Path, patient: list[st
             close_users(users)
 
 
-def test_a_database_that_flaps(shop: Shop) -> None:
-    """Each run publishes something before it ends: the delay does not grow."""
+def test_delays_do_not_grow_while_attempts_make_progress(shop: Shop) -> None:
+    """Each attempt publishes something before it fails."""
     connector = shop.start()
     writer = shop.writer()
     for round_ in range(1, 5):
@@ -98,8 +104,8 @@ def test_a_database_that_flaps(shop: Shop) -> None:
     assert shop.caught_up().ok
 
 
-def test_an_outage_without_end(shop: Shop) -> None:
-    """Nothing progresses: the delays grow, and a stop is heard in the middle of one."""
+def test_delays_grow_during_a_long_outage(shop: Shop) -> None:
+    """A stop also ends a delay."""
     shop.start().stop()
     shop.configure(source={"postgres": make_conninfo(shop.dsn, host="127.0.0.1", port=free_port())})
     connector = shop.start(wait=False)

@@ -1,4 +1,4 @@
-"""The policy `park`: a key whose event was set aside waits, in order; every other key flows on."""
+"""The policy `park`: later events of a key wait behind its dead letter, in order; other keys are not affected."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from typing import Any
 
 import pytest
 
-from helpers.parking import BAD, arrived, ask, good, ids, in_front, letters, name_of, parked, parking_state
+from helpers.parking import BAD, arrived, ask, first_letters, good, ids, letters, name_of, parked, parking_state
 from helpers.shop import Shop
 from tailrace.cli import main
 from tailrace.testkit.stack import wait_until
 from tailrace.testkit.topic_reader import header, read_all
 
 
-def test_later_events_of_a_key_wait_and_all_other_keys_flow_on(parking: Shop) -> None:
+def test_later_events_of_a_key_wait_and_other_keys_are_published(parking: Shop) -> None:
     parking.start()
     before = parking.insert(good(1), key="a")
     bad = parking.insert(BAD, key="a")
@@ -37,7 +37,7 @@ def test_later_events_of_a_key_wait_and_all_other_keys_flow_on(parking: Shop) ->
     assert ids(parking, "a") == [before, bad, *behind, newer]
 
 
-def test_a_discarded_letter_lets_those_behind_it_go(parking: Shop) -> None:
+def test_discarding_a_dead_letter_releases_the_events_behind_it(parking: Shop) -> None:
     parking.start()
     parking.insert(BAD, key="a")
     behind = [parking.insert(good(number), key="a") for number in range(1, 4)]
@@ -48,15 +48,15 @@ def test_a_discarded_letter_lets_those_behind_it_go(parking: Shop) -> None:
     assert len(letters(parking)) == 1
 
 
-def test_a_letter_that_is_still_wrong_stays_in_front_and_the_answer_says_why(parking: Shop) -> None:
+def test_a_dead_letter_that_still_fails_stays_first_and_the_answer_says_why(parking: Shop) -> None:
     connector = parking.start()
     parking.insert(BAD, key="a")
     behind = parking.insert(good(1), key="a")
     parked(parking)
-    front = letters(parking)[0]
-    ask(parking, front, "redrive")
+    first_letter = letters(parking)[0]
+    ask(parking, first_letter, "redrive")
     answers = wait_until(lambda: parking_state(parking).answers, 60, what="the answer")
-    assert "revision" in answers[name_of(front)]
+    assert "revision" in answers[name_of(first_letter)]
     assert parking_state(parking).requests == {}
     assert behind not in ids(parking, "a")
     assert connector.running
@@ -68,39 +68,43 @@ def run(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[object, li
     return ended.value.code, [json.loads(line) for line in capsys.readouterr().out.splitlines()]
 
 
-def test_the_commands_leave_a_letter_in_front_to_the_pipeline(
+def test_commands_let_the_pipeline_resolve_the_first_dead_letter_of_a_key(
     parking: Shop, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     parking.start()
     bad = parking.insert(BAD, key="a")
     behind = parking.insert(good(1), key="a")
     parked(parking)
-    file, mended = str(parking.file), tmp_path / "mended.json"
-    mended.write_text(good(7))
+    file, corrected = str(parking.file), tmp_path / "corrected.json"
+    corrected.write_text(good(7))
     assert run(capsys, "status", file)[1][0]["parked"]["keys"] == 1
     assert [letter["parked"] for letter in run(capsys, "dlq", "list", file)[1][0]["letters"]] == [True]
-    code, told = run(capsys, "dlq", "redrive", file, "0-0", "--yes")
-    assert (code, told[0]["outcome"]) == (1, "failed")
+    code, lines = run(capsys, "dlq", "redrive", file, "0-0", "--yes")
+    assert (code, lines[0]["outcome"]) == (1, "failed")
     assert ids(parking, "a") == []
-    code, told = run(capsys, "dlq", "redrive", file, "0-0", "--payload", str(mended), "--why", "a typo", "--yes")
-    assert (code, told[0]["outcome"]) == (0, "released")
+    code, lines = run(capsys, "dlq", "redrive", file, "0-0", "--payload", str(corrected), "--why", "a typo", "--yes")
+    assert (code, lines[0]["outcome"]) == (0, "released")
     arrived(parking, bad, behind)
     assert ids(parking, "a") == [bad, behind]
-    assert in_front(parking) == []
+    assert first_letters(parking) == []
     assert run(capsys, "status", file)[1][0]["parked"] is None
     parking.insert(BAD, key="b")
     last = parking.insert(good(2), key="b")
     parked(parking)
-    (front,) = in_front(parking)
-    code, told = run(capsys, "dlq", "discard", file, str(name_of(front)), "--key", "a", "--why", "wrong one", "--yes")
+    (first_letter,) = first_letters(parking)
+    code, lines = run(
+        capsys, "dlq", "discard", file, str(name_of(first_letter)), "--key", "a", "--why", "wrong one", "--yes"
+    )
     assert code != 0
     assert parking_state(parking).requests == {}
-    code, told = run(capsys, "dlq", "discard", file, str(name_of(front)), "--key", "b", "--why", "test", "--yes")
-    assert (code, told[0]["outcome"]) == (0, "released")
+    code, lines = run(
+        capsys, "dlq", "discard", file, str(name_of(first_letter)), "--key", "b", "--why", "test", "--yes"
+    )
+    assert (code, lines[0]["outcome"]) == (0, "released")
     arrived(parking, last)
 
 
-def test_the_next_bad_event_behind_becomes_the_one_in_front(parking: Shop) -> None:
+def test_the_next_invalid_event_becomes_the_first(parking: Shop) -> None:
     parking.start()
     bad = [parking.insert(BAD, key="a")]
     first = parking.insert(good(1), key="a")
@@ -109,17 +113,17 @@ def test_the_next_bad_event_behind_becomes_the_one_in_front(parking: Shop) -> No
     parked(parking)
     ask(parking, letters(parking)[0], "discard")
     arrived(parking, first)
-    wait_until(lambda: len(letters(parking)) == 2, 60, what="the second letter")
+    wait_until(lambda: len(letters(parking)) == 2, 60, what="the second dead letter")
     assert ids(parking, "a") == [first]
-    assert [header(message, "id") for message in in_front(parking)] == [bad[1]]
-    ask(parking, in_front(parking)[0], "discard")
+    assert [header(message, "id") for message in first_letters(parking)] == [bad[1]]
+    ask(parking, first_letters(parking)[0], "discard")
     arrived(parking, second)
     assert ids(parking, "a") == [first, second]
     parked(parking, 0)
 
 
-def test_one_that_its_topic_refuses_on_its_way_out_becomes_the_one_in_front(parking: Shop) -> None:
-    """It could wait, on a topic that takes more; where it is to go it does not fit."""
+def test_a_waiting_event_that_its_topic_rejects_becomes_the_first(parking: Shop) -> None:
+    """The waiting topic accepts larger records than the topic of the event."""
     connector = parking.start()
     parking.insert(BAD, key="a")
     parked(parking)
@@ -133,17 +137,17 @@ def test_one_that_its_topic_refuses_on_its_way_out_becomes_the_one_in_front(park
     after = parking.insert(good(4), key="a")
     ask(parking, letters(parking)[0], "discard")
     arrived(parking, first, large, last)
-    wait_until(lambda: len(letters(parking)) == 2, 60, what="the letter of the one that is refused")
+    wait_until(lambda: len(letters(parking)) == 2, 60, what="the dead letter of the rejected event")
     assert b"larger than the topic takes" in (dict(letters(parking)[1].headers() or [])["tailrace.explanation"] or b"")
     assert ids(parking, "a") == [first, large, last]
-    ask(parking, in_front(parking)[0], "discard")
+    ask(parking, first_letters(parking)[0], "discard")
     arrived(parking, after)
     assert ids(parking, "a") == [first, large, last, after]
     assert connector.running
 
 
-def test_a_letter_that_its_topic_refused_goes_out_once_it_is_mended(parking: Shop) -> None:
-    """What is remembered of the refusal is of the event as it was, not of what is sent in its place."""
+def test_an_event_that_its_topic_rejected_is_published_once_corrected(parking: Shop) -> None:
+    """The remembered rejection concerns the original event, not the corrected one."""
     spec = parking.folder / "topics" / "orders.yaml"
     spec.write_text(json.dumps({**json.loads(spec.read_text()), "config": {"max.message.bytes": 2000}}))
     connector = parking.start()
@@ -159,7 +163,7 @@ def test_a_letter_that_its_topic_refused_goes_out_once_it_is_mended(parking: Sho
     assert connector.running
 
 
-def test_what_is_asked_while_nobody_runs_is_done_at_the_next_start(parking: Shop) -> None:
+def test_a_request_without_a_running_pipeline_is_carried_out_at_the_next_start(parking: Shop) -> None:
     parking.start()
     parking.insert(BAD, key="a")
     behind = parking.insert(good(1), key="a")
@@ -172,7 +176,7 @@ def test_what_is_asked_while_nobody_runs_is_done_at_the_next_start(parking: Shop
     assert ids(parking, "a") == [behind, newer]
 
 
-def test_what_was_parked_is_not_overtaken_when_the_policy_changes(parking: Shop) -> None:
+def test_parked_keys_stay_parked_if_the_policy_changes(parking: Shop) -> None:
     parking.start()
     parking.insert(BAD, key="a")
     parked(parking)

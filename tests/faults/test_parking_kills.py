@@ -1,4 +1,4 @@
-"""Parked keys under kill -9 and under load: nothing lost, repeated, out of order, or in memory all at once."""
+"""Parked keys under kill -9 and under load: no event is lost, repeated or out of order, and memory stays flat."""
 
 from __future__ import annotations
 
@@ -8,7 +8,19 @@ from pathlib import Path
 
 import pytest
 
-from helpers.parking import BAD, arrived, ask, good, ids, in_front, letters, name_of, options, parked, parking_state
+from helpers.parking import (
+    BAD,
+    arrived,
+    ask,
+    first_letters,
+    good,
+    ids,
+    letters,
+    name_of,
+    options,
+    parked,
+    parking_state,
+)
 from helpers.shop import Shop
 from tailrace import failpoints
 from tailrace.dlq.parked_keys import waiting_topic
@@ -19,8 +31,8 @@ from tailrace.testkit.workload.orders import Mix
 
 
 @pytest.mark.parametrize("point", [failpoints.RELEASING, failpoints.AFTER_PRODUCE, failpoints.AFTER_COMMIT])
-def test_killed_while_those_behind_are_released(parking: Shop, point: str) -> None:
-    """Many small transactions: whichever of them it dies in or after, each event comes once, in order."""
+def test_a_kill_during_a_release_loses_and_repeats_nothing(parking: Shop, point: str) -> None:
+    """Many small transactions: in or after whichever it is killed, each event is published once and in order."""
     parking.configure(limits={"batch_records": 10})
     parking.start()
     parking.insert(BAD, key="a")
@@ -49,8 +61,8 @@ def peak_mb(shop: Shop) -> float:
     return next(int(line.split()[1]) / 1024 for line in status.splitlines() if line.startswith("VmHWM:"))
 
 
-def test_tens_of_thousands_wait_and_go_in_flat_memory(parking: Shop) -> None:
-    """20,000 events of 2 kB behind one letter: neither their waiting nor their going takes all 40 MB at once."""
+def test_memory_stays_flat_while_tens_of_thousands_wait_and_are_released(parking: Shop) -> None:
+    """20,000 events of 2 kB behind one dead letter are never all in memory (40 MB)."""
     rows = (
         "INSERT INTO outbox (id, aggregatetype, aggregateid, type, payload) "
         "SELECT gen_random_uuid(), 'order', '{key}', 'OrderPlaced', jsonb_build_object("
@@ -69,7 +81,7 @@ def test_tens_of_thousands_wait_and_go_in_flat_memory(parking: Shop) -> None:
     arrived(parking, other)
     assert ids(parking, "a") == []
     ask(parking, letters(parking)[0], "discard")
-    wait_until(lambda: not parking_state(parking).keys, 120, what="all to go")
+    wait_until(lambda: not parking_state(parking).keys, 120, what="the release of all events")
     revisions = [
         json.loads(message.value() or b"")["revision"]
         for message in read_all(parking.kafka.bootstrap, [parking.topic])
@@ -80,7 +92,7 @@ def test_tens_of_thousands_wait_and_go_in_flat_memory(parking: Shop) -> None:
 
 
 def waiting(shop: Shop) -> dict[str, list[str]]:
-    """What waits behind each parked key, in order."""
+    """Returns the ids of the events that wait behind each parked key, in order."""
     states = {key.decode(): state for (_, key), state in parking_state(shop).keys.items()}
     found: dict[str, list[str]] = {key: [] for key in states}
     for message in read_all(shop.kafka.bootstrap, [waiting_topic(options(shop))]):
@@ -90,21 +102,21 @@ def waiting(shop: Shop) -> dict[str, list[str]]:
     return found
 
 
-def adds_up(shop: Shop) -> None:
-    """Per key: what is published, waits or was set aside is what was committed, and nothing overtook what waits."""
+def assert_nothing_lost(shop: Shop) -> None:
+    """The committed events of each key are published, waiting or dead-lettered; none overtook a waiting one."""
     seen, waits = shop.published(), waiting(shop)
-    aside = {header(message, "id") for message in letters(shop)}
+    dead_lettered = {header(message, "id") for message in letters(shop)}
     for key in {entry.key for writer in shop.writers for entry in writer.written}:
         entries = [entry for writer in shop.writers for entry in writer.written if entry.key == key]
         committed = [entry.id for entry in entries if entry.outcome is WriteOutcome.COMMITTED]
         published = [each.id for each in seen if each.key == key]
         behind = waits.get(key, [])
-        assert [each for each in committed if each not in aside] == published + behind, key
+        assert [each for each in committed if each not in dead_lettered] == published + behind, key
 
 
 @pytest.mark.timeout(400)
-def test_killed_again_and_again_nothing_is_lost_repeated_or_out_of_order(parking: Shop) -> None:
-    """Bad events, kills and discards at random; at the end all fronts are discarded, and everything adds up."""
+def test_many_kills_lose_repeat_and_reorder_nothing(parking: Shop) -> None:
+    """Invalid events, kills and discards at random; at the end all first dead letters are discarded."""
     chance = random.Random(0)
     parking.configure(limits={"batch_records": 20})
     parking.start()
@@ -115,8 +127,8 @@ def test_killed_again_and_again_nothing_is_lost_repeated_or_out_of_order(parking
         wait_until(lambda goal=goal: len(parking.positions()) > goal, 120, what="progress")
         if killed:
             parking.connectors[-1].kill()
-        # What a killed one left undecided is not waited for: the service writes on meanwhile, faster than it is read.
-        for message in in_front(parking, final=False):
+        # Not `final`: the service writes faster than the open transaction of a killed connector times out.
+        for message in first_letters(parking, final=False):
             if chance.random() < 0.5:
                 ask(parking, message, "discard")
         if not parking.connectors[-1].running:
@@ -125,15 +137,15 @@ def test_killed_again_and_again_nothing_is_lost_repeated_or_out_of_order(parking
     end = int(parking.execute("SELECT pg_current_wal_insert_lsn() - '0/0'")[0][0])
     wait_until(lambda: parking.positions()[-1].lsn >= end, 120, what="everything to be published or to wait")
     wait_until(lambda: not parking_state(parking).requests, 120, what="all requests to be carried out")
-    adds_up(parking)
+    assert_nothing_lost(parking)
 
     def none_parked() -> bool:
         found = parking_state(parking)
         if not found.keys:
             return not parking.verdict().missing
-        places = {state.place for state in found.keys.values()}
+        positions = {state.place for state in found.keys.values()}
         for message in letters(parking):
-            if header(message, "tailrace.position") in places and name_of(message) not in found.requests:
+            if header(message, "tailrace.position") in positions and name_of(message) not in found.requests:
                 ask(parking, message, "discard")
         return False
 

@@ -1,4 +1,4 @@
-"""Parked keys whose dead letter is gone: reported, and released without it, once, whatever is killed."""
+"""Parked keys whose dead letter is gone are reported, and can be released exactly once, also after a kill."""
 
 from __future__ import annotations
 
@@ -30,10 +30,10 @@ def lose_letters(shop: Shop) -> None:
     admin.delete_records([everything])[everything].result(30)
 
 
-def test_a_key_whose_letter_is_gone_is_released_by_its_name(
+def test_a_key_whose_dead_letter_is_gone_can_be_released(
     parking: Shop, tailrace: Tailrace, make_topic: Callable[..., None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # A topic that deletes letters while keys are parked behind them is refused.
+    # The pipeline rejects a topic that could delete a dead letter while its key is parked.
     make_topic(parking.letters, retention_ms="60000")
     checks = {each["name"]: each for each in tailrace("check", parking.file, code=1)["checks"]}
     assert "park_hours" in checks["dead-letter topic"]["found"]
@@ -48,23 +48,23 @@ def test_a_key_whose_letter_is_gone_is_released_by_its_name(
     (shown,) = tailrace("dlq", "parked", parking.file)["keys"]
     assert (shown["letter"], shown["waiting"], shown["event_id"]) == ("0-0", 3, bad)
     assert tailrace("verify", parking.file)["clean"]
-    # Its letter is deleted all the same.
+    # Delete the dead letter anyway.
     lose_letters(parking)
     (shown,) = tailrace("dlq", "parked", parking.file)["keys"]
     assert (shown["aggregate"], shown["key"], shown["letter"], shown["event_id"]) == ("order", "a", None, bad)
-    told = tailrace("verify", parking.file, code=1)
-    assert (told["clean"], told["parked_without_letter"]) == (False, 1)
+    report = tailrace("verify", parking.file, code=1)
+    assert (report["clean"], report["parked_without_letter"]) == (False, 1)
     give_up = ("dlq", "discard", parking.file, "--why", "gone", "--yes")
     assert "not parked" in tailrace(*give_up, "--parked-key", "b", code=2)["what"]
     assert "not parked" in tailrace(*give_up, "--parked-key", "a", "--aggregate", "user", code=2)["what"]
     assert connector.stop() == 0
-    # A recovery does not put the event behind itself, and says what is wrong.
+    # A recovery does not publish the event after later ones, and reports the problem.
     plan = tailrace("recover", "plan", parking.file, "--force")
     assert any("parked" in note for note in plan["notes"])
     assert tailrace("recover", "apply", parking.file, "--force", "--yes")["published"] == 0
     (shown,) = tailrace("dlq", "parked", parking.file)["keys"]
     assert shown["waiting"] == 3
-    # Asked for while nobody runs, and killed while it is done.
+    # Request it while no pipeline runs, and kill the pipeline while it carries it out.
     monkeypatch.setattr(parked_keys, "ANSWER_SECONDS", 0.1)
     assert tailrace(*give_up, "--parked-key", "a")["summary"] == {"requested": 1}
     for point in (failpoints.AFTER_PRODUCE, failpoints.AFTER_COMMIT):
@@ -74,9 +74,9 @@ def test_a_key_whose_letter_is_gone_is_released_by_its_name(
     parked(parking, 0)
     assert ids(parking, "a") == behind
     assert tailrace("dlq", "parked", parking.file)["keys"] == []
-    told = tailrace("verify", parking.file)
-    assert (told["clean"], told["discarded"], told["published"]) == (True, 1, 4)
-    # With its letter it is discarded by its key like by its id, while the pipeline runs.
+    report = tailrace("verify", parking.file)
+    assert (report["clean"], report["discarded"], report["published"]) == (True, 1, 4)
+    # A key that still has its dead letter can be discarded by key, too, while the pipeline runs.
     monkeypatch.undo()
     parking.insert(BAD, key="c")
     last = parking.insert(good(1), key="c")

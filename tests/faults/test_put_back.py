@@ -1,4 +1,4 @@
-"""A database put back from a copy of its files: the same cluster and timeline, another history behind the copy."""
+"""A Postgres restored from a copy of its files: the same cluster and timeline, but another history after the copy."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def published(shop: Shop) -> list[str]:
 
 
 def all_published(shop: Shop) -> None:
-    """Each row of the table is published, and nothing is twice."""
+    """Checks that each row of the table is published exactly once."""
     wait_until(lambda: shop.in_outbox() <= set(published(shop)), 60, what="the rows to be published")
     found = published(shop)
     assert len(found) == len(set(found))
@@ -79,7 +79,7 @@ def next_xid(connection: psycopg.Connection[tuple[object, ...]]) -> int:
 
 
 def pass_by(shop: Shop, lsn: int, xid: int) -> None:
-    """The server's log grows beyond `lsn`, and the numbers of its transactions beyond `xid`."""
+    """Makes the server's log grow beyond `lsn`, and its transaction ids beyond `xid`."""
     with psycopg.connect(shop.dsn, autocommit=True) as connection:
         while next_xid(connection) <= xid:
             pass
@@ -112,7 +112,7 @@ def test_rows_behind_the_copy_are_not_skipped(own: Shop, window: str) -> None:
     assert result["case"]["code"] == "PositionAhead", result
     pass_by(own, stored, xid)
     missed = len(own.in_outbox()) - 5
-    # Before any start has found out, and changed nothing.
+    # Before any start has detected it.
     confirmed = own.confirmed_lsn()
     result = plan(own)
     assert result["case"] is not None, "the plan does not see that rows are missing"
@@ -121,7 +121,7 @@ def test_rows_behind_the_copy_are_not_skipped(own: Shop, window: str) -> None:
         own.start(wait=False).failed("LogDiverged")
         own.start(wait=False).failed("LogDiverged")
     assert (own.confirmed_lsn(), len(published(own))) == (confirmed, before)
-    # The new slot of a recovery that is killed begins behind it all, and proves nothing about the old position.
+    # The new slot of a killed recovery begins after everything, and proves nothing about the old position.
     killed = recover(own, "apply", "--yes", kill=failpoints.SLOT_CREATED)
     assert killed.returncode == -9, killed.stderr
     apply(own)
@@ -130,7 +130,7 @@ def test_rows_behind_the_copy_are_not_skipped(own: Shop, window: str) -> None:
     write(own, 1)
     all_published(own)
     assert connector.stop() == 0
-    # And it is proven from now on: a start finds the last transaction where it was.
+    # From now on it is proven: a start finds the last transaction at its position.
     connector = own.start()
     write(own, 1)
     all_published(own)
@@ -138,7 +138,7 @@ def test_rows_behind_the_copy_are_not_skipped(own: Shop, window: str) -> None:
 
 
 def test_a_rewound_pipeline(own: Shop, tailrace: Tailrace) -> None:
-    """What it was set back to is before the copy, where it was is not: both ways out that the error names lead out."""
+    """The rewind target is before the copy, the old position is not. Both remedies of the error work."""
     own.configure(source={"start": "beginning", "replay_window": "1 GiB"})
     connector = own.start()
     write(own, 1, 5)
@@ -163,7 +163,7 @@ def test_a_rewound_pipeline(own: Shop, tailrace: Tailrace) -> None:
     assert connector.stop() == 0
 
 
-def test_a_second_instance_at_a_copy(own: Shop) -> None:
+def test_a_second_instance_on_a_copy_of_the_server(own: Shop) -> None:
     """The copy runs next to the server, and was written to: an instance that reads it must not wait to take over."""
     connector = own.start()
     write(own, 1, 5)

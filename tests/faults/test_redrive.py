@@ -1,6 +1,6 @@
-"""Dead letters under fault: a redrive killed between any two steps, fenced or refused; a letter topic that is no use.
+"""Faults of dead letters: a redrive that is killed, fenced or rejected, and an unusable dead-letter topic.
 
-Rows 56 and 58 of the fault matrix as far as letters go, and rows 1 to 3 for `tailrace dlq redrive`.
+Rows 56 and 58 of the fault matrix for dead letters, and rows 1 to 3 for `tailrace dlq redrive`.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from tailrace.worker.wiring import wire
 VALID = '{"order": "a", "revision": 1, "amount": 1, "currency": "EUR"}'
 INVALID = '{"order": "a", "revision": 1, "amount": "much", "currency": "EUR"}'
 
-# Several transactions for a few letters.
+# Several transactions for a few dead letters.
 SMALL_BATCHES = """
 from tailrace.dlq import redrive
 redrive.BATCH_LETTERS = 4
@@ -41,7 +41,7 @@ main()
 
 
 def dlq(shop: Shop, *arguments: str, kill: str = "") -> tuple[int, list[dict[str, Any]]]:
-    """A process of its own, so that it can be killed; its exit code, and what it printed before."""
+    """Runs a command in a separate process, which can be killed; returns its exit code and output."""
     script = shop.folder / "small_batches.py"
     script.write_text(SMALL_BATCHES)
     command, *more = arguments
@@ -62,8 +62,8 @@ def allow_any_amount(shop: Shop) -> None:
     (shop.folder / "schemas" / "OrderPlaced" / "1.json").write_text(json.dumps({**SCHEMA, "properties": properties}))
 
 
-def set_aside(shop: Shop, number: int) -> list[str]:
-    """So many dead letters; the ids of their events. The schema then allows them."""
+def dead_letter_events(shop: Shop, number: int) -> list[str]:
+    """Creates dead letters, then changes the schema so that they pass; returns the ids of their events."""
     events = [shop.insert(INVALID, key=f"k-{each}") for each in range(number)]
     wait_until(lambda: {seen.id for seen in shop.dead_lettered()} >= set(events), 60, what="the dead letters")
     allow_any_amount(shop)
@@ -86,18 +86,18 @@ KILLED = [
 
 
 @pytest.mark.parametrize(("point", "resolved"), KILLED)
-def test_killed_in_its_second_batch_and_run_again(shop: Shop, point: str, resolved: int) -> None:
-    """While the pipeline runs and publishes. Of the batch that was cut off, all letters count or none does."""
+def test_a_redrive_killed_in_its_second_batch_publishes_each_event_once(shop: Shop, point: str, resolved: int) -> None:
+    """The pipeline runs at the same time. Of the interrupted batch, all dead letters are resolved or none is."""
     connector = shop.start()
-    events = set_aside(shop, 10)
+    events = dead_letter_events(shop, 10)
     code, _ = dlq(shop, "redrive", "--all-open", "--yes", kill=f"{point}:2")
     assert code == -9
-    meanwhile = shop.insert(VALID, kind="OrderChanged")
+    newer = shop.insert(VALID, kind="OrderChanged")
     code, told = dlq(shop, "redrive", "--all-open", "--yes")
     assert code == 0, told
     assert told[-1] == {"summary": {"redriven": 10 - resolved}}
-    wait_until(lambda: meanwhile in times_published(shop), 60, what="the event of the pipeline")
-    assert times_published(shop) == Counter([*events, meanwhile])
+    wait_until(lambda: newer in times_published(shop), 60, what="the event of the pipeline")
+    assert times_published(shop) == Counter([*events, newer])
     assert open_letters(shop) == []
     code, told = dlq(shop, "list", "--all")
     assert {each["event_id"]: each["state"] for each in told[0]["letters"]} == dict.fromkeys(events, "redriven")
@@ -108,7 +108,7 @@ def test_killed_in_its_second_batch_and_run_again(shop: Shop, point: str, resolv
 
 def test_two_redrives_fence_each_other_and_publish_once(shop: Shop) -> None:
     shop.start()
-    events = set_aside(shop, 3)
+    events = dead_letter_events(shop, 3)
     wiring = wire(load_pipeline(shop.file))
     processor, reader = wiring.processor(), DeadLetterReader(wiring.kafka)
     resolutions.ensure(wiring.kafka, admin_client(wiring.kafka))
@@ -128,15 +128,15 @@ def test_two_redrives_fence_each_other_and_publish_once(shop: Shop) -> None:
     with pytest.raises(Fenced):
         older.flush()
     assert times_published(shop) == Counter()
-    sent, refused = newer.flush()
-    assert (len(sent), refused) == (3, [])
+    sent, rejected = newer.flush()
+    assert (len(sent), rejected) == (3, [])
     assert times_published(shop) == Counter(events)
 
 
-def test_interrupted_by_hand_it_leaves_no_transaction_open(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Consumers would have to wait for its timeout."""
+def test_an_interrupted_redrive_leaves_no_open_transaction(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An open transaction would hold back consumers until its timeout."""
     shop.start()
-    (event,) = set_aside(shop, 1)
+    (event,) = dead_letter_events(shop, 1)
     wiring = wire(load_pipeline(shop.file))
     reader, publisher = DeadLetterReader(wiring.kafka), RedrivePublisher(wiring.kafka, lambda _: None)
     (letter,) = reader.dead_letters(reader.ranges())
@@ -165,9 +165,9 @@ def test_interrupted_by_hand_it_leaves_no_transaction_open(shop: Shop, monkeypat
     assert letter in reader.resolved_ids(final=True)
 
 
-def test_a_topic_that_refuses_us_leaves_its_letters_open(shop: Shop) -> None:
+def test_dead_letters_stay_open_if_their_topic_rejects_them(shop: Shop) -> None:
     shop.start()
-    events = set_aside(shop, 3)
+    events = dead_letter_events(shop, 3)
     with read_only(shop, shop.topic):
         code, told = dlq(shop, "redrive", "--all-open", "--yes")
         assert (code, told[-1]["error"]) == (3, "TopicRefused")
@@ -178,7 +178,7 @@ def test_a_topic_that_refuses_us_leaves_its_letters_open(shop: Shop) -> None:
 
 def test_marks_that_cannot_be_written_publish_nothing(shop: Shop, make_topic: Callable[..., None]) -> None:
     shop.start()
-    events = set_aside(shop, 2)
+    events = dead_letter_events(shop, 2)
     make_topic(f"{shop.letters}.marks", cleanup_policy="compact")
     with read_only(shop, f"{shop.letters}.marks"):
         code, told = dlq(shop, "redrive", "--all-open", "--yes")
@@ -191,7 +191,7 @@ def test_marks_that_cannot_be_written_publish_nothing(shop: Shop, make_topic: Ca
 def test_one_letter_that_its_topic_does_not_take_does_not_hold_the_others_up(shop: Shop) -> None:
     shop.start()
     large = shop.insert(json.dumps({**json.loads(INVALID), "note": "x" * 50_000}))
-    events = set_aside(shop, 3)
+    events = dead_letter_events(shop, 3)
     admin = shop.kafka.admin()
     admin.delete_topics([shop.topic])[shop.topic].result(20)
     spec = {"topic": shop.topic, "match": {"aggregate": "order"}, "partitions": 1, "replication": 1}

@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 from helpers import warm_processes as warm
 from helpers.command import Tailrace
-from helpers.parking import ask, good, in_front, parking_state
+from helpers.parking import ask, first_letters, good, parking_state
 from helpers.service import Service
 from helpers.shop import Shop
 from helpers.users import Users
@@ -187,14 +187,14 @@ def test_parked_events_of_a_replay_are_marked_when_released(parking: Shop, tailr
     lenient = file.read_text()
     file.write_text(lenient.replace('"minimum": 1', '"minimum": 2'))
     parking.start()
-    wait_until(lambda: len(in_front(parking)) == 1, 60, what="the first of them to be parked")
+    wait_until(lambda: len(first_letters(parking)) == 1, 60, what="the first of them to be parked")
     other = parking.insert(good(9), key="b")
     wait_until(lambda: other in again(parking)[0], 60, what="an event behind that stretch")
     assert parking.connectors[-1].stop() == 0
     refused = tailrace("position", "reset", parking.file, "--to", "oldest", "--yes", code=2)
     assert "parked" in refused["what"]
     file.write_text(lenient)
-    ask(parking, in_front(parking)[0], "discard")
+    ask(parking, first_letters(parking)[0], "discard")
     parking.start()
     wait_until(lambda: not parking_state(parking).keys, 60, what="the release")
     assert again(parking) == (Counter([*events, other]), Counter(events[1:]))

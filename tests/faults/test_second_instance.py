@@ -22,7 +22,7 @@ def test_a_second_instance_takes_over_when_the_first_ends(shop: Shop, tailrace: 
     take_turns(shop, tailrace)
 
 
-def test_a_second_instance_that_cannot_work(shop: Shop, tailrace: Tailrace) -> None:
+def test_a_second_instance_that_cannot_work_does_not_affect_the_first(shop: Shop, tailrace: Tailrace) -> None:
     shop.execute("CREATE TABLE elsewhere (LIKE outbox INCLUDING ALL)")
     broken_seconds_are_harmless(
         shop,
@@ -39,8 +39,10 @@ def test_a_second_instance_that_cannot_work(shop: Shop, tailrace: Tailrace) -> N
     )
 
 
-def test_the_demoted_primary(kafka: KafkaBroker, tmp_path: Path, tailrace: Tailrace) -> None:
-    """A copy of the file that still names the old primary, which was started again after the failover."""
+def test_a_second_instance_on_the_old_primary_does_not_affect_the_first(
+    kafka: KafkaBroker, tmp_path: Path, tailrace: Tailrace
+) -> None:
+    """Its settings still name the old primary, which was started again after the failover."""
     with open_pair("16", kafka, tmp_path) as pair:
         shop = pair.shop
         old = make_conninfo(shop.dsn, host=pair.primary.host, port=pair.primary.port)
@@ -72,8 +74,8 @@ main()
 """
 
 
-def test_nobody_takes_over_during_the_first_read(shop: Shop) -> None:
-    """The slot is not in use yet: that the first instance lives is known from Kafka alone."""
+def test_no_instance_takes_over_during_the_snapshot(shop: Shop) -> None:
+    """The slot is not in use yet: only Kafka shows that the first instance is alive."""
     shop.configure(source={"start": "beginning"})
     writer = shop.writer()
     writer.transaction(rollback=False)

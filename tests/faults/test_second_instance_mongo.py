@@ -1,4 +1,4 @@
-"""Rows 7, 79 and 87 of the fault matrix for MongoDB, which has no slot: Kafka alone knows who runs the pipeline."""
+"""Rows 7, 79 and 87 of the fault matrix for MongoDB, which has no slot: only Kafka shows which instance runs."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def test_a_second_instance_takes_over_when_the_first_ends(users: Users, tailrace
     take_turns(users, tailrace)
 
 
-def test_a_second_instance_that_cannot_work(users: Users, tailrace: Tailrace) -> None:
+def test_a_second_instance_that_cannot_work_does_not_affect_the_first(users: Users, tailrace: Tailrace) -> None:
     dead = f"mongodb://127.0.0.1:{free_port()}/?replicaSet=rs0"
     broken_seconds_are_harmless(
         users,
@@ -37,8 +37,8 @@ def test_a_second_instance_that_cannot_work(users: Users, tailrace: Tailrace) ->
 
 
 @pytest.mark.parametrize("delivery", ["exactly_once", "at_least_once"])
-def test_a_sleeper_is_replaced_and_stores_nothing_more(users: Users, delivery: str) -> None:
-    """Asleep between its events and their position: what it stored then would be older than what the other has."""
+def test_a_suspended_instance_that_was_replaced_stores_nothing_more(users: Users, delivery: str) -> None:
+    """Suspended between its events and their position, which would be older than that of the new instance."""
     users.configure(kafka={"delivery": delivery})
     older = sleeping(users)
     newer = users.start()
@@ -51,12 +51,12 @@ def test_a_sleeper_is_replaced_and_stores_nothing_more(users: Users, delivery: s
     assert not verdict.missing, verdict
     assert not verdict.positions, verdict
     assert newer.running, newer.log
-    # Without transactions, what it had sent before it slept comes twice: never after it was replaced.
+    # Without transactions, events sent before the suspension are published twice, but none after it was replaced.
     assert verdict.ok or delivery == "at_least_once", verdict
 
 
-def test_two_at_the_same_moment_without_transactions(users: Users) -> None:
-    """Both may find the pipeline free. One of them is left, and nothing is published twice."""
+def test_of_two_simultaneous_starts_without_transactions_one_remains(users: Users) -> None:
+    """Both may find the pipeline free. One of them ends, and nothing is published twice."""
     users.configure(kafka={"delivery": "at_least_once"})
     users.start().stop()
     pair = [users.start(wait=False) for _ in range(2)]
@@ -71,7 +71,7 @@ def test_two_at_the_same_moment_without_transactions(users: Users) -> None:
     assert verdict.ok, (verdict, [each.log for each in pair])
 
 
-def test_the_older_of_two_stops_though_it_has_nothing_to_publish(users: Users) -> None:
+def test_the_older_of_two_instances_stops_without_events_to_publish(users: Users) -> None:
     users.configure(kafka={"delivery": "at_least_once"})
     older = users.start()
     os.kill(older.process.pid, signal.SIGSTOP)

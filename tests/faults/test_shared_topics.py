@@ -1,4 +1,4 @@
-"""Pipelines that share an outbox, or a topic: each knows its own records, also when a log is lost."""
+"""Pipelines that share an outbox or a topic: each finds its own records, also after its log was lost."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ Verify = Callable[..., dict[str, Any]]
 
 @pytest.fixture
 def command(capsys: pytest.CaptureFixture[str]) -> Callable[..., list[dict[str, Any]]]:
-    """Runs a command with --json; the lines that it printed."""
+    """Runs a command with --json; returns its lines of output."""
 
     def run(name: str, shop: Shop, *arguments: str, code: int = 0) -> list[dict[str, Any]]:
         capsys.readouterr()
@@ -147,7 +147,7 @@ def test_another_template_after_all_state_is_lost(shop: Shop) -> None:
 def test_check_warns_of_a_pipeline_that_doubles_every_event(
     shop: Shop, command: Callable[..., list[dict[str, Any]]]
 ) -> None:
-    """The same outbox and the same topics; also before the first start of the second one. Other topics are no fault."""
+    """They share outbox and topics; also before the first start of the second one. Other topics are fine."""
 
     def warnings(of: Shop) -> list[str]:
         (result,) = command("check", of)
@@ -172,7 +172,7 @@ def billing(postgres: PostgresServer, kafka: KafkaBroker, tmp_path: Path) -> Ite
 
 
 def numbered(shop: Shop, template: str) -> None:
-    """Ids are counted from 1, as a sequence would."""
+    """Uses ids from 1, like a sequence."""
     by_template(shop, template, start="beginning")
     shop.execute("ALTER TABLE outbox ALTER COLUMN id DROP DEFAULT, ALTER COLUMN id TYPE text USING id::text")
 
@@ -185,7 +185,9 @@ def count(shop: Shop, *ids: int, key: str) -> None:
         )  # fmt: skip
 
 
-def test_two_databases_count_from_one(shop: Shop, billing: Shop, command: Callable[..., list[dict[str, Any]]]) -> None:
+def test_two_databases_with_the_same_ids_share_a_topic(
+    shop: Shop, billing: Shop, command: Callable[..., list[dict[str, Any]]]
+) -> None:
     """One topic, the same ids and payloads: the header names the owner, else the key decides, or nothing."""
     topic = f"{shop.name}.shared.order"
     for each in (shop, billing):
@@ -205,7 +207,7 @@ def test_two_databases_count_from_one(shop: Shop, billing: Shop, command: Callab
     assert sorted(seen.id for seen in on(shop, topic, 20)) == sorted([str(n) for n in range(1, 11)] * 2)
     (result,) = command("verify", shop)
     assert (result["published"], result["missing"], result["duplicated"]) == (10, 0, 0), result
-    # Records of an earlier version do not say whose they are.
+    # Records of an earlier version do not name their pipeline.
     shop.execute("SELECT pg_drop_replication_slot(%s)", shop.slot)
     count(shop, 11, 12, key="shop")
     producer = Producer({"bootstrap.servers": shop.kafka.bootstrap})
@@ -248,8 +250,10 @@ def test_a_replay_from_the_table_uses_only_its_own_positions(shop: Shop, billing
 
 
 @pytest.mark.parametrize("history", [True, False])
-def test_another_template(shop: Shop, command: Callable[..., list[dict[str, Any]]], *, history: bool) -> None:
-    """What was published under an earlier template was published, also if the position history is gone."""
+def test_events_published_under_an_earlier_template_count(
+    shop: Shop, command: Callable[..., list[dict[str, Any]]], *, history: bool
+) -> None:
+    """Also if the position history is gone."""
     topic = f"{shop.name}.old.order"
     shop.configure(kafka={"offsets_topic": f"{shop.name}.offsets"})
     by_template(shop, f"{shop.name}.old.{{aggregate}}", start="beginning")
@@ -273,7 +277,7 @@ def test_another_template(shop: Shop, command: Callable[..., list[dict[str, Any]
     if history:
         assert apply(shop)["published"] == 2
         return
-    # As after a run of an earlier version, which kept no rules.
+    # An earlier version stored no rules.
     forget_rules(shop)
     refused(shop, "RecoveryUncertain")
     since = shop.execute("SELECT min(created_at)::text FROM outbox WHERE id = ANY(%s::uuid[])", missed)[0][0]

@@ -1,4 +1,4 @@
-"""Topics with limits of their own: on the size of a record batch, and on the time that a record bears.
+"""Topics with limits on the size of a record batch, and on the timestamp of a record.
 
 Kafka applies a topic's `max.message.bytes` to a whole record batch, so records that fit alone may be refused together.
 """
@@ -64,7 +64,7 @@ def set_config(service: Service, topic: str, name: str, value: str) -> None:
 
 @contextmanager
 def limits_hidden(service: Service, topic: str) -> Iterator[None]:
-    """The settings of `topic` are not shown to anybody."""
+    """Nobody may read the settings of `topic`."""
     admin = service.kafka.admin()
 
     def binding(operation: AclOperation, permission: AclPermissionType) -> AclBinding:
@@ -112,7 +112,7 @@ def small_topic(shop: Shop, limit: int) -> None:
 
 @pytest.mark.parametrize("hidden", [False, True])
 def test_a_limit_below_the_size_of_a_batch(shop: Shop, *, hidden: bool) -> None:
-    """Only what is too large by itself is dead-lettered; the same after the limit was lowered in operation."""
+    """Only events that are too large alone are dead-lettered, also after the limit was lowered at run time."""
     small_topic(shop, 100_000)
     shop.configure(source={"start": "beginning"}, limits={"batch_records": 5000})
     add(shop, 5000, large_at=3000, large=150_000)
@@ -136,7 +136,7 @@ def test_a_limit_below_the_size_of_a_batch(shop: Shop, *, hidden: bool) -> None:
 
 
 def test_many_events_that_are_too_large(shop: Shop) -> None:
-    """They are found together, and what it took to find them is given back."""
+    """They are found together, and the memory used to find them is freed."""
     small_topic(shop, 20_000)
     connector = shop.start()
     files, threads = connector.holds("fd"), connector.holds("task")
@@ -156,7 +156,7 @@ def test_a_limit_without_transactions(shop: Shop) -> None:
     arrives(shop, lambda: len(set(revisions(shop))) == 999 and set(letters_of(shop)) == {500})
 
 
-def test_a_small_topic_that_is_first_used_in_operation(shop: Shop, make_topic: Callable[..., None]) -> None:
+def test_a_topic_with_a_small_limit_that_is_first_used_at_run_time(shop: Shop, make_topic: Callable[..., None]) -> None:
     shop.configure(topics={"template": f"{shop.name}.{{aggregate}}"}, schemas={"unknown": "pass"})
     connector = shop.start()
     add(shop, 10)
@@ -169,8 +169,8 @@ def test_a_small_topic_that_is_first_used_in_operation(shop: Shop, make_topic: C
     assert connector.running, connector.log
 
 
-def test_times_that_a_topic_does_not_take(shop: Shop, make_topic: Callable[..., None]) -> None:
-    """They are replaced by the time of publishing, of dead letters too; the header keeps the original."""
+def test_timestamps_that_a_topic_rejects_are_replaced(shop: Shop, make_topic: Callable[..., None]) -> None:
+    """Records and dead letters get the time of publishing; the header keeps the original time."""
     make_topic(
         shop.topic, message_timestamp_after_max_ms="60000", message_timestamp_before_max_ms="600000"
     )  # narrower than the hour that brokers allow by default
@@ -194,7 +194,7 @@ def test_times_that_a_topic_does_not_take(shop: Shop, make_topic: Callable[..., 
             assert begun - 1 <= found[key].timestamp()[1] / 1000 <= time.time() + 1, key
 
 
-def test_mongodb_times_ahead_of_the_broker(users: Users) -> None:
+def test_mongodb_timestamps_ahead_of_the_broker(users: Users) -> None:
     users.configure(source={"start": "beginning"})
     ahead = 30 * HOUR
     event = users.insert(created_at=datetime.fromtimestamp(time.time() + ahead, UTC), event_id=str(uuid.uuid4()))

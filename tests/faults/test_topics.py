@@ -1,4 +1,4 @@
-"""Rows 50 and 51 of the fault matrix: a topic of a rule that goes, refuses or grows while a pipeline runs."""
+"""Rows 50 and 51 of the fault matrix: a topic is deleted, rejects records or grows while a pipeline runs."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ INSERT INTO outbox (id, aggregatetype, aggregateid, type, payload)
 SELECT gen_random_uuid(), 'order', 'k', unnest(ARRAY['OrderPlaced', 'OrderChanged']), %s
 """
 
-# Looks at the partitions as often as it can, so that nobody has to wait half a minute.
+# Checks the partitions as often as possible instead of twice a minute.
 ATTENTIVE = """
 from tailrace.kafka import topic_manager
 topic_manager.RECOUNT_SECONDS = 0.0
@@ -47,7 +47,7 @@ def grow(shop: Shop, topic: str, partitions: int) -> None:
 
 
 def second_topic(shop: Shop) -> str:
-    """Changed orders go to a topic of their own, keyed by another column."""
+    """Routes changed orders to a second topic, keyed by another column."""
     topic = f"{shop.name}.changes"
     spec = {
         "topic": topic,
@@ -62,7 +62,7 @@ def second_topic(shop: Shop) -> str:
     return topic
 
 
-def test_a_topic_that_grows_is_told_once_and_the_pipeline_goes_on(shop: Shop) -> None:
+def test_a_topic_that_grows_is_logged_once_and_the_pipeline_continues(shop: Shop) -> None:
     connector = attentive(shop)
     first = shop.insert(VALID)
     wait_until(lambda: [seen.id for seen in shop.published()] == [first], 60, what="the first event")
@@ -71,9 +71,9 @@ def test_a_topic_that_grows_is_told_once_and_the_pipeline_goes_on(shop: Shop) ->
     connector.says('"partitions changed"')
     later = [shop.insert(VALID) for _ in range(3)]
     wait_until(lambda: {seen.id for seen in shop.published()} == {first, *later}, 60, what="the later events")
-    (told,) = warnings(connector)
-    assert (told["level"], told["topic"], told["before"], told["now"]) == ("warning", shop.topic, 3, 6)
-    assert "order of a key is not kept across the change" in str(told["why"])
+    (warning,) = warnings(connector)
+    assert (warning["level"], warning["topic"], warning["before"], warning["now"]) == ("warning", shop.topic, 3, 6)
+    assert "order of a key is not kept across the change" in str(warning["why"])
     assert connector.running
 
 
@@ -101,7 +101,7 @@ def test_one_outbox_goes_into_two_topics(shop: Shop) -> None:
 
 
 def test_a_second_topic_that_is_deleted_stops_the_pipeline(shop: Shop) -> None:
-    """The other topic of the same batch is healthy, and gets nothing either: a batch is one transaction."""
+    """The healthy topic of the same batch gets nothing either: a batch is one transaction."""
     topic = second_topic(shop)
     shop.configure(kafka={"settings": {"transaction.timeout.ms": 3000, "message.timeout.ms": 2000}})
     connector = shop.start()
@@ -115,7 +115,7 @@ def test_a_second_topic_that_is_deleted_stops_the_pipeline(shop: Shop) -> None:
     assert topic in connector.log
     assert shop.positions()[-1].progress == before.progress
     assert shop.published() == []
-    # Started again it makes the topic from its spec, and nothing was dropped.
+    # The next start creates the topic from its spec, and no event is lost.
     shop.start()
     wait_until(lambda: len(shop.published()) == 1, 60, what="the placed order")
     wait_until(lambda: len(read_all(shop.kafka.bootstrap, [topic])) == 1, 60, what="the changed order")
@@ -138,8 +138,8 @@ def test_rights_that_are_revoked_while_running_stop_the_pipeline(shop: Shop) -> 
     wait_until(lambda: len(read_all(shop.kafka.bootstrap, [topic])) == 2, 60, what="the changed order")
 
 
-def test_a_name_that_kafka_does_not_take_for_a_topic_concerns_its_event_alone(shop: Shop) -> None:
-    """The service chooses the aggregate, and a template makes a topic of it. To Kafka, a_b collides with a.b."""
+def test_a_topic_name_that_kafka_rejects_only_dead_letters_its_event(shop: Shop) -> None:
+    """A template makes the topic name from the aggregate. For Kafka, a_b collides with a.b."""
     shop.configure(topics={"template": f"{shop.name}.{{aggregate}}"})
     connector = shop.start()
     row = "INSERT INTO outbox (id, aggregatetype, aggregateid, type, payload) SELECT gen_random_uuid(), %s, 'k', %s, %s"

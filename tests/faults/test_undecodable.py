@@ -1,4 +1,4 @@
-"""Rows that the server cannot send as text: one dead letter each, or one transaction that a person skips."""
+"""Rows that the server cannot send as text: a dead letter for each, or a transaction skipped by command."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tailrace.testkit.stack import KafkaBroker, PostgresServer, wait_until
 from tailrace.testkit.topic_reader import read_all
 
 BAD = {"WIN1252": "chr(129)", "SQL_ASCII": "chr(255)"}
-"""Text that the database holds, and that has no meaning in UTF-8."""
+"""Bytes that the database stores and that have no equivalent in UTF-8."""
 NAMES = {"WIN1252": "chr(233)", "SQL_ASCII": "chr(195) || chr(169)"}
 """The letter é, as the database keeps it."""
 INSERT = "INSERT INTO outbox (id, aggregatetype, aggregateid, type, payload) VALUES "
@@ -29,7 +29,7 @@ INSERT = "INSERT INTO outbox (id, aggregatetype, aggregateid, type, payload) VAL
 def encoded(
     request: pytest.FixtureRequest, postgres: PostgresServer, kafka: KafkaBroker, tmp_path: Path
 ) -> Iterator[Shop]:
-    """A shop whose database is not in UTF-8; its payloads are text, so that it may hold anything."""
+    """A shop whose database is not in UTF-8; its payloads are text, which may contain any bytes."""
     shop = open_shop(postgres, kafka, tmp_path, encoding=request.param, start="beginning")
     shop.encoding = request.param  # type: ignore[attr-defined]
     shop.execute("ALTER TABLE outbox ALTER payload TYPE text")
@@ -39,7 +39,7 @@ def encoded(
 
 
 def values(shop: Shop, number: int) -> str:
-    """Three rows: one that is sound, one whose key has bad bytes, one whose payload has."""
+    """Inserts three rows: one valid, one with bad bytes in its key, one with bad bytes in its payload."""
     bad, good = BAD[shop.encoding], NAMES[shop.encoding]  # type: ignore[attr-defined]
     row = "('00000000-0000-0000-0000-0000000000{number}{part}', 'order', {key}, 'Free', {payload})"
     rows = [
@@ -52,8 +52,8 @@ def values(shop: Shop, number: int) -> str:
     )
 
 
-def test_text_that_is_none_is_a_dead_letter_and_the_rest_is_published(encoded: Shop, tailrace: Tailrace) -> None:
-    """In the rows of the first read as in those of the stream, and `verify` agrees; nothing stops."""
+def test_undecodable_rows_are_dead_letters_and_others_are_published(encoded: Shop, tailrace: Tailrace) -> None:
+    """In the snapshot and in the stream; `verify` reports no problem."""
     encoded.execute(INSERT + values(encoded, 1))
     connector = encoded.start()
     encoded.execute(INSERT + values(encoded, 2))
@@ -65,14 +65,14 @@ def test_text_that_is_none_is_a_dead_letter_and_the_rest_is_published(encoded: S
     }
     letters = read_all(encoded.kafka.bootstrap, [encoded.letters])
     assert {json.loads(letter.value())["id"][-2:] for letter in letters} == {"11", "12", "21", "22"}
-    told = [dict(letter.headers())["tailrace.explanation"].decode() for letter in letters]
-    assert all(encoded.encoding in each for each in told), told  # type: ignore[attr-defined]
+    explanations = [dict(letter.headers())["tailrace.explanation"].decode() for letter in letters]
+    assert all(encoded.encoding in each for each in explanations), explanations  # type: ignore[attr-defined]
     assert connector.stop() == 0
     assert tailrace("verify", encoded.file)["missing"] == 0
 
 
-def test_text_is_converted_as_the_server_would(postgres: PostgresServer) -> None:
-    """Every byte of every encoding that is converted here: the same character, or none in both."""
+def test_text_is_converted_as_the_server_does(postgres: PostgresServer) -> None:
+    """Compares every byte of every supported encoding."""
     with postgres.connect() as connection:
         connection.execute(
             "CREATE FUNCTION pg_temp.converted(b bytea, e name) RETURNS bytea LANGUAGE plpgsql AS $$ "
@@ -93,7 +93,7 @@ HUGE = "convert_to(repeat('a', 540000000), 'UTF8')"
 
 
 def test_a_row_of_more_than_a_gigabyte_of_text(shop: Shop, tailrace: Tailrace) -> None:
-    """Its transaction is skipped by command, and its row is a dead letter that has its id; `verify` knows both."""
+    """A command skips its transaction, and its row becomes a dead letter with its id; `verify` counts both."""
     shop.execute("ALTER TABLE outbox ALTER payload TYPE bytea USING NULL")
     shop.configure(schemas={"unknown": "pass"})
     connector = shop.start()

@@ -1,4 +1,4 @@
-"""A replay window on a server that keeps only so much log for a slot: the window gives way, the slot is not lost."""
+"""A replay window on a server with a log limit per slot: the window shrinks before the slot is lost."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ MB = 1 << 20
 MOST = 96
 PAYLOAD = json.dumps({"order": "o", "revision": 1, "amount": 1, "currency": "EUR"})
 NOISE = f"SELECT pg_logical_emit_message(false, 'noise', repeat('x', {MB})), pg_sleep(0.02)"
-"""A MiB of log in which there is nothing for the outbox, about 40 a second."""
+"""Writes a MiB of log that does not concern the outbox, about 40 a second."""
 ROOM = "SELECT coalesce(safe_wal_size, -1), wal_status FROM pg_replication_slots WHERE slot_name = %s"
 
 
@@ -32,7 +32,7 @@ def own(kafka: KafkaBroker, tmp_path: Path) -> Iterator[Shop]:
         close_shop(shop)
 
 
-def test_the_window_gives_way_before_the_server_does(own: Shop) -> None:
+def test_the_window_shrinks_before_the_slot_is_lost(own: Shop) -> None:
     own.configure(source={"replay_window": "24 h"})
     connector = own.start()
     least, ids = MOST * MB, set()
@@ -54,7 +54,7 @@ def test_the_window_gives_way_before_the_server_does(own: Shop) -> None:
 
 
 def lost_while_nobody_reads(own: Shop) -> None:
-    """Postgres 16 calls it a conflict, and tells of no room because there is none: not because there is no bound."""
+    """Postgres 16 reports a conflict and no remaining bytes, although there is a limit."""
     with psycopg.connect(own.dsn, autocommit=True) as connection:
 
         def lost() -> bool:
@@ -63,8 +63,8 @@ def lost_while_nobody_reads(own: Shop) -> None:
             return bool(connection.execute(ROOM, [own.slot]).fetchall()[0][1] == "lost")
 
         wait_until(lost, 60, what="the slot to be lost")
-    told = str(_slot_lines(read_health(load_pipeline(own.file))))
-    assert "INVALIDATED (wal_removed)" in told
-    assert "bound" not in told
+    lines = str(_slot_lines(read_health(load_pipeline(own.file))))
+    assert "INVALIDATED (wal_removed)" in lines
+    assert "bound" not in lines
     own.start(wait=False).failed("SlotLost")
     assert "invalidated (wal_removed)" in own.connectors[-1].log

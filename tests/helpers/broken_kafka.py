@@ -20,7 +20,7 @@ from tailrace.testkit.stack import wait_until
 from tailrace.testkit.workload.writer import Mix
 
 HASTY = {"transaction.abort.timed.out.transaction.cleanup.interval.ms": "500"}
-"""A broker that looks for transactions which are out of time twice a second, not every ten seconds."""
+"""The broker aborts expired transactions twice a second, not every ten seconds."""
 IMPATIENT = {"transaction.timeout.ms": 3000, "message.timeout.ms": 2000}
 
 # Stops with a transaction open on the broker: everything is sent, nothing committed.
@@ -38,7 +38,7 @@ def sleep(self, step):
     if events and not slept:
         slept = True
         self._producer.flush(10)
-        # To this very thread: sent to the process, another one may take it while this one commits.
+        # To this thread: another thread could handle a signal to the process while this one commits.
         signal.pthread_kill(threading.get_ident(), signal.SIGSTOP)
     finish(self, step)
 Publisher._finish, Publisher._publish = sleep, look

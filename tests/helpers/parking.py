@@ -1,4 +1,4 @@
-"""A shop whose pipeline parks keys, and what tests ask of it."""
+"""A shop whose pipeline parks keys, and helpers to inspect and resolve its parked keys."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def options(shop: Shop) -> KafkaOptions:
 
 
 def parking_state(shop: Shop, *, final: bool = True) -> ParkingState:
-    """`final` waits for open transactions: of a connector that was killed, for a minute or until the next has begun."""
+    """`final` waits for open transactions: that of a killed connector ends after a minute or at the next start."""
     return park_requests.parking_state(options(shop), final=final)
 
 
@@ -47,10 +47,10 @@ def name_of(message: Message) -> DeadLetterId:
     return DeadLetterId(int(message.partition() or 0), int(message.offset() or 0))
 
 
-def in_front(shop: Shop, *, final: bool = True) -> list[Message]:
-    """The letters that others wait behind, those dealt with left out."""
-    places = {state.place for state in parking_state(shop, final=final).keys.values()}
-    return [message for message in letters(shop) if header(message, "tailrace.position") in places]
+def first_letters(shop: Shop, *, final: bool = True) -> list[Message]:
+    """Returns the dead letters that events wait behind now."""
+    positions = {state.place for state in parking_state(shop, final=final).keys.values()}
+    return [message for message in letters(shop) if header(message, "tailrace.position") in positions]
 
 
 def ask(shop: Shop, letters: Message | list[Message], action: str, payload: str | None = None) -> None:
@@ -59,7 +59,7 @@ def ask(shop: Shop, letters: Message | list[Message], action: str, payload: str 
             name_of(message),
             "discard" if action == "discard" else "redrive",
             header(message, "tailrace.position"),
-            "somebody",
+            "ann@host",
             "a test",
             None if payload is None else payload.encode(),
         )
@@ -69,7 +69,7 @@ def ask(shop: Shop, letters: Message | list[Message], action: str, payload: str 
 
 
 def ids(shop: Shop, key: str) -> list[str]:
-    """What readers have seen of a key, in order."""
+    """Returns the ids of the published events of a key, in order."""
     return [seen.id for seen in shop.published() if seen.key == key]
 
 

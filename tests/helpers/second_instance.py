@@ -1,4 +1,4 @@
-"""A second instance of a running pipeline, started by accident or in reserve: what both must do, on either database."""
+"""Checks of a second instance of a running pipeline, started by accident or as a standby, for both databases."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tailrace.testkit.stack import wait_until
 
 
 def healthy(service: Service) -> Connector:
-    """An instance that has published something."""
+    """Starts an instance and waits until it has published something."""
     connector = service.start()
     service.writer().transaction(rollback=False)
     assert service.caught_up().ok
@@ -20,7 +20,7 @@ def healthy(service: Service) -> Connector:
 
 
 def copy_of(service: Service, name: str, **source: Any) -> Connector:
-    """Another instance, from a copy of the file with another source: the same pipeline."""
+    """Starts another instance of the pipeline, from a copy of its settings with another source."""
     file = service.folder / f"{name}.yaml"
     file.write_text(json.dumps({**service.settings, "source": {**service.settings["source"], **source}}))
     return Connector(file, service.folder / f"{name}.log")
@@ -33,7 +33,7 @@ def publishes(service: Service) -> None:
 
 
 def undisturbed(service: Service, first: Connector) -> None:
-    """The first instance publishes, and never had a reason to stop doing so."""
+    """Checks that the first instance publishes and was never interrupted."""
     publishes(service)
     assert first.running, first.log
     assert first.log.count('"running"') == 1, first.log
@@ -41,7 +41,7 @@ def undisturbed(service: Service, first: Connector) -> None:
 
 
 def shown(service: Service, tailrace: Tailrace, wanted: Callable[[Output], bool]) -> Output:
-    """What `status` says once it is as wanted; the pipeline must be RUNNING all the time."""
+    """Returns the status once it is as wanted; the pipeline must be RUNNING all the time."""
     last: Output = {}
 
     def asked() -> bool:
@@ -52,25 +52,25 @@ def shown(service: Service, tailrace: Tailrace, wanted: Callable[[Output], bool]
     return last
 
 
-def beside(second: Connector) -> Callable[[Output], bool]:
-    """Whether `status` mentions this instance beside the one that runs."""
-    return lambda told: (told["standby"] or {}).get("pid") == second.process.pid
+def is_standby(second: Connector) -> Callable[[Output], bool]:
+    """Whether the status shows this instance as the standby."""
+    return lambda status: (status["standby"] or {}).get("pid") == second.process.pid
 
 
 def broken_seconds_are_harmless(
     service: Service, tailrace: Tailrace, ends: dict[str, tuple[str, dict[str, Any]]]
 ) -> None:
-    """`ends`: by name, the error that each of these instances meets with its source. None may touch the first one."""
+    """`ends`: the expected error of each instance, by name. None may affect the first instance."""
     first = healthy(service)
     for name, (error, source) in ends.items():
         second = copy_of(service, name, **source)
         try:
             second.says(f'"{error}"')
             undisturbed(service, first)
-            told = shown(service, tailrace, beside(second))
-            assert told["announced"]["pid"] == first.process.pid, told
-            assert told["error"] is None, told
-            assert told["standby"]["error"]["code"] == error, told
+            status = shown(service, tailrace, is_standby(second))
+            assert status["announced"]["pid"] == first.process.pid, status
+            assert status["error"] is None, status
+            assert status["standby"]["error"]["code"] == error, status
         finally:
             if second.running:
                 second.kill()
@@ -78,15 +78,15 @@ def broken_seconds_are_harmless(
 
 
 def take_turns(service: Service, tailrace: Tailrace) -> None:
-    """One publishes, the other waits; when the first ends, whichever way, the other goes on."""
+    """One instance publishes, the other waits. When the first ends, in any way, the other takes over."""
     first = healthy(service)
     for end in (Connector.stop, Connector.kill):
         second = service.start(wait=False)
         second.says('"PipelineBusy"')
         assert f"process {first.process.pid} on " in second.log, second.log
-        told = shown(service, tailrace, beside(second))
-        assert told["announced"]["pid"] == first.process.pid, told
-        assert told["standby"]["state"] == "WAITING", told
+        status = shown(service, tailrace, is_standby(second))
+        assert status["announced"]["pid"] == first.process.pid, status
+        assert status["standby"]["state"] == "WAITING", status
         publishes(service)
         assert first.running, first.log
         assert '"Fenced"' not in first.log
@@ -94,4 +94,6 @@ def take_turns(service: Service, tailrace: Tailrace) -> None:
         second.says('"running"', 30)
         publishes(service)
         first = second
-    shown(service, tailrace, lambda told: told["standby"] is None and told["announced"]["pid"] == first.process.pid)
+    shown(
+        service, tailrace, lambda status: status["standby"] is None and status["announced"]["pid"] == first.process.pid
+    )

@@ -1,4 +1,4 @@
-"""A physical standby of a Postgres of ours, and an address that moves to it: what a failover is made of."""
+"""A physical standby of a Postgres server, and an address that moves to it in a failover."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tailrace.testkit.stack.process import LocalProcess
 
 
 class Standby(PostgresServer):
-    """Made by pg_basebackup of a running `primary`, which it follows until it is promoted."""
+    """A standby made by pg_basebackup of a running `primary`, which it follows until it is promoted."""
 
     def __init__(self, primary: PostgresServer, settings: Mapping[str, str]) -> None:
         super().__init__(primary.version, settings={**primary.settings, **settings}, choice=ServerChoice.LOCAL)
@@ -33,7 +33,7 @@ class Standby(PostgresServer):
         )
         self._parameters = dict(primary._parameters)
         new_folder(self.data_dir, user)
-        # With the name of a database, which the synchronisation of slots needs later.
+        # The synchronisation of slots needs the name of a database.
         command = [self.bin_dir / "pg_basebackup", f"--pgdata={self.data_dir}", f"--dbname={primary.dsn()}"]
         options = ["--write-recovery-conf", "--checkpoint=fast", "--wal-method=stream", "--no-sync"]
         self._process.run_to_end([*command, *options], ENVIRONMENT)
@@ -44,14 +44,14 @@ class Standby(PostgresServer):
             return None if row is None else row[0]
 
     def caught_up(self) -> None:
-        """Waits until it has all that the primary has now."""
+        """Waits until it has replayed all of the primary's log."""
         with self._primary.connect() as connection:
             end = connection.execute("SELECT pg_current_wal_lsn()::text").fetchone()
         assert end is not None
         wait_until(lambda: self.ask(f"SELECT pg_last_wal_replay_lsn() >= '{end[0]}'"), 60, what="the standby")
 
     def fall_behind(self) -> None:
-        """From now on it gets nothing more."""
+        """Stops its replication."""
         with self.connect() as connection:
             connection.execute("ALTER SYSTEM SET primary_conninfo = ''")
             connection.execute("SELECT pg_reload_conf()")
@@ -63,7 +63,7 @@ class Standby(PostgresServer):
 
 
 class Pair:
-    """A primary, its standby, and a shop that knows only the address of whichever is the primary."""
+    """A primary, its standby, and a shop that uses the address of the current primary."""
 
     def __init__(self, primary: PostgresServer, standby: Standby, proxy: TcpProxy, shop: Shop) -> None:
         self.primary = primary
@@ -72,7 +72,7 @@ class Pair:
         self.shop = shop
 
     def fail_over(self, before: Callable[[], None] = lambda: None) -> None:
-        """`before` is called when the address has moved, and nobody is promoted yet."""
+        """`before` is called after the address has moved and before the standby is promoted."""
         self.primary.kill()
         self.proxy.point_at(self.standby.host, self.standby.port)
         self.proxy.cut()
@@ -93,7 +93,7 @@ def open_pair(
     standby: Mapping[str, str] | None = None,
     prepare: str = "SELECT 1",
 ) -> Iterator[Pair]:
-    """`settings` are for both, `standby` for the other alone; `prepare` is said to the primary before the backup."""
+    """`settings` are for both, `standby` only for the standby; the primary executes `prepare` before the backup."""
     with PostgresServer(version, choice=ServerChoice.LOCAL, settings=dict(settings or {})) as primary:
         shop = open_shop(primary, kafka, folder)
         with primary.connect() as connection:

@@ -1,4 +1,4 @@
-"""`tailrace dlq` on real servers: found, looked at, published after all or given up, each once."""
+"""`tailrace dlq` on real servers: lists, shows, redrives and discards dead letters, each once."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ Dlq = Callable[..., Told]
 
 @pytest.fixture
 def dlq(shop: Shop, capsys: pytest.CaptureFixture[str]) -> Dlq:
-    """Runs a command with --json; what it printed, an object a line. Payloads are text, so they may be anything."""
+    """Runs a command with --json; returns an object for each line. Payloads are text, so they may be invalid JSON."""
     shop.execute("ALTER TABLE outbox ALTER COLUMN payload TYPE text")
 
     def run(command: str, *arguments: str, code: int = 0) -> Told:
@@ -50,13 +50,13 @@ def letters(dlq: Dlq, *arguments: str) -> Told:
     return found
 
 
-def set_aside(shop: Shop, *events: str) -> None:
-    """Waits for the letters of these events."""
+def wait_for_letters(shop: Shop, *events: str) -> None:
+    """Waits for the dead letters of these events."""
     wait_until(lambda: {seen.id for seen in shop.dead_lettered()} >= set(events), 60, what="the dead letters")
 
 
 def allow_any_amount(shop: Shop) -> None:
-    """The schema is mended: what was invalid is not any more."""
+    """Changes the schema so that invalid events become valid."""
     properties: dict[str, Any] = {**SCHEMA["properties"], "amount": {}}  # type: ignore[dict-item]
     for kind in ("OrderPlaced", "OrderChanged"):
         (shop.folder / "schemas" / kind / "1.json").write_text(json.dumps({**SCHEMA, "properties": properties}))
@@ -73,19 +73,19 @@ def headers_of(message: Message) -> dict[str, str]:
     return {name: header(message, name) for name, _ in message.headers() or []}
 
 
-def test_nothing_yet_creates_nothing(shop: Shop, dlq: Dlq) -> None:
+def test_listing_without_dead_letters_creates_no_topic(shop: Shop, dlq: Dlq) -> None:
     assert dlq("list") == [{"letters": [], "matching": 0}]
     assert dlq("redrive", "--all-open", "--yes") == [{"summary": {}}]
     assert not {shop.letters, f"{shop.letters}.marks"} & set(shop.kafka.admin().list_topics(timeout=10).topics)
 
 
-def test_listed_by_what_they_say(shop: Shop, dlq: Dlq, capsys: pytest.CaptureFixture[str]) -> None:
+def test_dead_letters_are_listed_by_filters(shop: Shop, dlq: Dlq, capsys: pytest.CaptureFixture[str]) -> None:
     shop.start()
     first = shop.insert(INVALID, key="a-1")
     second = shop.insert(INVALID, kind="OrderChanged", key="a-2")
     third = shop.insert(VALID, kind="NobodyKnows", key="b-1")
     last = shop.insert('{"order": "\\u0000"}', key="b-2")
-    set_aside(shop, first, second, third, last)
+    wait_for_letters(shop, first, second, third, last)
     found = letters(dlq)
     assert [each["event_id"] for each in found] == [first, second, third, last]
     assert {each["state"] for each in found} == {"open"}
@@ -113,10 +113,12 @@ def test_listed_by_what_they_say(shop: Shop, dlq: Dlq, capsys: pytest.CaptureFix
     assert first not in text
 
 
-def test_shown_beside_what_the_schema_wants_today(shop: Shop, dlq: Dlq, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_dead_letter_is_shown_with_what_the_schema_expects(
+    shop: Shop, dlq: Dlq, capsys: pytest.CaptureFixture[str]
+) -> None:
     shop.start()
     event = shop.insert('{"order": "a", "revision": 0, "amount": "much", "currency": "EUR"}', key="order-1")
-    set_aside(shop, event)
+    wait_for_letters(shop, event)
     (letter,) = letters(dlq)
     (shown,) = dlq("show", letter["id"])
     assert (shown["event_id"], shown["key"], shown["payload"]["amount"]) == (event, "order-1", "much")
@@ -136,10 +138,10 @@ def test_shown_beside_what_the_schema_wants_today(shop: Shop, dlq: Dlq, capsys: 
     assert dlq("show", letter["id"])[0]["now"] == {"passes": True, "topic": shop.topic}
 
 
-def test_an_id_that_is_no_letter(shop: Shop, dlq: Dlq) -> None:
+def test_an_id_without_a_dead_letter(shop: Shop, dlq: Dlq) -> None:
     shop.start()
     event = shop.insert(INVALID)
-    set_aside(shop, event)
+    wait_for_letters(shop, event)
     (error,) = dlq("show", "0-4711", code=2)
     assert "0-4711" in error["what"]
     assert "0-0 to" in error["why"]
@@ -149,10 +151,10 @@ def test_an_id_that_is_no_letter(shop: Shop, dlq: Dlq) -> None:
     assert "nonsense" in error["what"]
 
 
-def test_redriven_while_the_pipeline_runs(shop: Shop, dlq: Dlq) -> None:
+def test_dead_letters_are_redriven_while_the_pipeline_runs(shop: Shop, dlq: Dlq) -> None:
     connector = shop.start()
     events = [shop.insert(INVALID, key=f"k-{number}") for number in range(5)]
-    set_aside(shop, *events)
+    wait_for_letters(shop, *events)
     before = {each["event_id"]: each for each in letters(dlq)}
     again = dlq("redrive", "--all-open", "--yes", code=1)  # the schema has not changed
     assert [each["outcome"] for each in again[:-1]] == ["failed"] * 5
@@ -163,7 +165,7 @@ def test_redriven_while_the_pipeline_runs(shop: Shop, dlq: Dlq) -> None:
     tried = dlq("redrive", "--all-open", "--dry-run")
     assert tried[-1] == {"summary": {"would pass": 5}}
     assert published(shop) == {}
-    done = dlq("redrive", "--all-open", "--yes", "--why", "mended")
+    done = dlq("redrive", "--all-open", "--yes", "--why", "fixed")
     assert done[-1] == {"summary": {"redriven": 5}}
     found = published(shop)
     assert set(found) == set(events)
@@ -180,26 +182,26 @@ def test_redriven_while_the_pipeline_runs(shop: Shop, dlq: Dlq) -> None:
     assert letters(dlq) == []
     marks = [each["mark"] for each in letters(dlq, "--all")]
     assert {(mark["action"], mark["why"], mark["topic"], mark["edited"]) for mark in marks} == {
-        ("redriven", "mended", shop.topic, False)
+        ("redriven", "fixed", shop.topic, False)
     }
     assert all("@" in mark["by"] for mark in marks)
     assert dlq("redrive", "--all-open", "--yes") == [{"summary": {}}]
     (skipped, summary) = dlq("redrive", before[events[0]]["id"], "--yes")
-    assert (skipped["outcome"], skipped["mark"]["why"], summary) == ("skipped", "mended", {"summary": {"skipped": 1}})
+    assert (skipped["outcome"], skipped["mark"]["why"], summary) == ("skipped", "fixed", {"summary": {"skipped": 1}})
     assert connector.running
     later = shop.insert(VALID)
     wait_until(lambda: later in published(shop), 60, what="the pipeline to go on")
     assert '"Fenced"' not in connector.log
 
 
-def test_looks_like_the_pipelines_own_record(shop: Shop, dlq: Dlq) -> None:
-    """The same event once published by the pipeline, once redriven: they differ in one header."""
+def test_a_redriven_record_equals_that_of_the_pipeline(shop: Shop, dlq: Dlq) -> None:
+    """They differ in one header only."""
     shop.execute("ALTER TABLE outbox ADD COLUMN tenant text DEFAULT 'eu-1', ADD COLUMN schema_version text DEFAULT '1'")
     shop.configure(outbox={"columns": {"timestamp": "created_at", "version": "schema_version"}})
     shop.configure(format={"cloudevents": "binary", "source": "/shop"})
     shop.start()
     bad = shop.insert(INVALID)
-    set_aside(shop, bad)
+    wait_for_letters(shop, bad)
     good = shop.insert(VALID)
     wait_until(lambda: good in published(shop), 60, what="the good event")
     allow_any_amount(shop)
@@ -212,7 +214,7 @@ def test_looks_like_the_pipelines_own_record(shop: Shop, dlq: Dlq) -> None:
     assert ours["tenant"] == "eu-1"
 
 
-def test_a_row_that_could_not_be_read_is_mended(shop: Shop, dlq: Dlq, tmp_path: Path) -> None:
+def test_an_unreadable_row_is_corrected_and_redriven(shop: Shop, dlq: Dlq, tmp_path: Path) -> None:
     shop.start()
     event = shop.insert(VALID, kind="", key="row-1")
     wait_until(lambda: len(shop.dead_lettered()) == 1, 60, what="the dead letter")
@@ -231,10 +233,12 @@ def test_a_row_that_could_not_be_read_is_mended(shop: Shop, dlq: Dlq, tmp_path: 
     assert letters(dlq) == []
 
 
-def test_one_payload_is_edited(shop: Shop, dlq: Dlq, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_a_payload_is_edited_and_redriven(
+    shop: Shop, dlq: Dlq, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     shop.start()
     event, other = shop.insert(INVALID), shop.insert(INVALID)
-    set_aside(shop, event, other)
+    wait_for_letters(shop, event, other)
     first, second = letters(dlq)
     editor = tmp_path / "editor"
     editor.write_text('#!/bin/sh\nsed -i \'s/"much"/1.10/\' "$2"\n')
@@ -254,11 +258,11 @@ def test_one_payload_is_edited(shop: Shop, dlq: Dlq, monkeypatch: pytest.MonkeyP
     assert [each["id"] for each in letters(dlq)] == [second["id"]]
 
 
-def test_a_payload_that_was_not_kept_has_to_be_given(shop: Shop, dlq: Dlq, tmp_path: Path) -> None:
+def test_a_payload_that_was_not_stored_must_be_given(shop: Shop, dlq: Dlq, tmp_path: Path) -> None:
     shop.configure(dead_letters={"payload": "hash"})
     shop.start()
     event = shop.insert(INVALID)
-    set_aside(shop, event)
+    wait_for_letters(shop, event)
     (letter,) = letters(dlq)
     allow_any_amount(shop)
     (failed, _) = dlq("redrive", letter["id"], "--yes", code=1)
@@ -273,10 +277,10 @@ def test_a_payload_that_was_not_kept_has_to_be_given(shop: Shop, dlq: Dlq, tmp_p
     assert "tailrace.edited" not in headers_of(message), "it is the very payload that the event had"
 
 
-def test_discarded_with_a_second_look_at_the_key(shop: Shop, dlq: Dlq) -> None:
+def test_discarding_checks_the_given_key(shop: Shop, dlq: Dlq) -> None:
     shop.start()
     events = [shop.insert(INVALID, key=key) for key in ("a", "b", "c")]
-    set_aside(shop, *events)
+    wait_for_letters(shop, *events)
     first, second, third = letters(dlq)
     (error,) = dlq("discard", first["id"], "--key", "b", "--why", "test", "--yes", code=2)
     assert "has the key 'a', not 'b'" in error["what"]
@@ -298,18 +302,18 @@ def test_discarded_with_a_second_look_at_the_key(shop: Shop, dlq: Dlq) -> None:
 
 
 class Terminal(io.StringIO):
-    """A person's answers."""
+    """Answers a prompt."""
 
     def isatty(self) -> bool:
         return True
 
 
-def test_a_person_is_asked(
+def test_a_redrive_asks_for_confirmation(
     shop: Shop, dlq: Dlq, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     shop.start()
     event = shop.insert(INVALID)
-    set_aside(shop, event)
+    wait_for_letters(shop, event)
     allow_any_amount(shop)
     for answer, code, left in (("n", 1, 1), ("y", 0, 0)):
         monkeypatch.setattr(sys, "stdin", Terminal(f"{answer}\n"))
@@ -323,11 +327,13 @@ def test_a_person_is_asked(
     assert set(published(shop)) == {event}
 
 
-def test_while_a_person_thinks_another_is_quicker(shop: Shop, dlq: Dlq, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What was open when the question was asked is not published again."""
+def test_a_redrive_that_waits_for_confirmation_skips_what_another_resolved(
+    shop: Shop, dlq: Dlq, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They were open when it asked."""
     shop.start()
     event = shop.insert(INVALID)
-    set_aside(shop, event)
+    wait_for_letters(shop, event)
     allow_any_amount(shop)
 
     class Slow(Terminal):
@@ -347,7 +353,7 @@ def test_while_a_person_thinks_another_is_quicker(shop: Shop, dlq: Dlq, monkeypa
     assert set(published(shop)) == {event}  # which also refuses an event that is there twice
 
 
-def test_more_letters_than_a_batch_holds(shop: Shop, dlq: Dlq, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_more_dead_letters_than_fit_in_a_batch(shop: Shop, dlq: Dlq, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(redrive, "BATCH_LETTERS", 7)
     shop.start()
     shop.execute(
@@ -362,10 +368,10 @@ def test_more_letters_than_a_batch_holds(shop: Shop, dlq: Dlq, monkeypatch: pyte
     assert dlq("list") == [{"letters": [], "matching": 0}]
 
 
-def test_a_topic_that_is_missing_is_created_or_refused_as_the_pipeline_would(shop: Shop, dlq: Dlq) -> None:
+def test_a_missing_topic_is_created_or_rejected_as_the_pipeline_does(shop: Shop, dlq: Dlq) -> None:
     shop.start()
     event = shop.insert(INVALID)
-    set_aside(shop, event)
+    wait_for_letters(shop, event)
     (shop.folder / "topics" / "orders.yaml").unlink()
     allow_any_amount(shop)
     shop.configure(topics={"template": f"{shop.name}.new.{{aggregate}}", "create": False})
@@ -379,20 +385,22 @@ def test_a_topic_that_is_missing_is_created_or_refused_as_the_pipeline_would(sho
     assert len(shop.kafka.admin().list_topics(timeout=10).topics[f"{shop.name}.new.order"].partitions) == 2
 
 
-def test_a_mark_topic_that_would_forget_is_refused(shop: Shop, dlq: Dlq, make_topic: Callable[..., None]) -> None:
+def test_a_resolutions_topic_that_could_lose_records_is_rejected(
+    shop: Shop, dlq: Dlq, make_topic: Callable[..., None]
+) -> None:
     shop.start()
     event = shop.insert(INVALID)
-    set_aside(shop, event)
+    wait_for_letters(shop, event)
     make_topic(f"{shop.letters}.marks", cleanup_policy="delete")
     (error,) = dlq("discard", "--type", "*", "--why", "test", "--yes", code=3)
     assert "cleanup.policy=delete" in error["what"]
     assert len(letters(dlq)) == 1
 
 
-def test_a_letter_on_a_topic_made_anew_is_not_hidden_by_an_old_mark(shop: Shop, dlq: Dlq) -> None:
+def test_an_old_resolution_does_not_hide_a_dead_letter_on_a_recreated_topic(shop: Shop, dlq: Dlq) -> None:
     connector = shop.start()
     event = shop.insert(INVALID)
-    set_aside(shop, event)
+    wait_for_letters(shop, event)
     dlq("discard", "0-0", "--why", "test", "--yes")
     assert letters(dlq) == []
     connector.stop()
@@ -401,12 +409,12 @@ def test_a_letter_on_a_topic_made_anew_is_not_hidden_by_an_old_mark(shop: Shop, 
     wait_until(lambda: shop.letters not in admin.list_topics(timeout=10).topics, 60, what="the end of the topic")
     shop.start()
     later = shop.insert(INVALID)
-    set_aside(shop, later)
+    wait_for_letters(shop, later)
     assert [(each["id"], each["event_id"]) for each in letters(dlq)] == [("0-0", later)]
     assert letters(dlq, "--all")[0]["state"] == "open"
 
 
-def test_letters_of_another_pipeline_on_the_same_topic_are_left_alone(shop: Shop, dlq: Dlq) -> None:
+def test_dead_letters_of_another_pipeline_on_the_same_topic_are_ignored(shop: Shop, dlq: Dlq) -> None:
     shop.start().stop()
     stranger = Producer({"bootstrap.servers": shop.kafka.bootstrap})
     stranger.produce(
@@ -417,10 +425,10 @@ def test_letters_of_another_pipeline_on_the_same_topic_are_left_alone(shop: Shop
     assert "there is no dead letter" in dlq("redrive", "0-0", "--yes", code=2)[0]["what"]
 
 
-def test_watched_with_marks(shop: Shop, dlq: Dlq) -> None:
+def test_watch_prints_dead_letters_and_resolutions(shop: Shop, dlq: Dlq) -> None:
     shop.start()
     early = shop.insert(INVALID)
-    set_aside(shop, early)
+    wait_for_letters(shop, early)
     out, err = shop.folder / "watch.out", shop.folder / "watch.err"
     with out.open("wb") as output, err.open("wb") as errors:
         process = subprocess.Popen(
@@ -433,7 +441,7 @@ def test_watched_with_marks(shop: Shop, dlq: Dlq) -> None:
     try:
         wait_until(lambda: "watching" in err.read_text() or process.poll() is not None, 60, what="watch")
         event = shop.insert(INVALID, key="w")
-        set_aside(shop, event)
+        wait_for_letters(shop, event)
         dlq("discard", "--key", "w", "--why", "seen", "--yes")
         wait_until(lambda: len(out.read_text().splitlines()) >= 2, 60, what=f"two lines: {err.read_text()}")
         process.send_signal(signal.SIGINT)
@@ -446,12 +454,12 @@ def test_watched_with_marks(shop: Shop, dlq: Dlq) -> None:
     assert (mark["mark"]["action"], mark["mark"]["why"]) == ("discarded", "seen")
 
 
-def test_status_counts_open_letters_by_reason(
+def test_status_counts_open_dead_letters_by_reason(
     shop: Shop, dlq: Dlq, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     shop.start()
     events = [shop.insert(INVALID), shop.insert(INVALID), shop.insert('{"order": "\\u0000"}')]
-    set_aside(shop, *events)
+    wait_for_letters(shop, *events)
 
     def status(*arguments: str) -> str:
         with pytest.raises(SystemExit):

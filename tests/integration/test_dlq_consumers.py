@@ -1,4 +1,4 @@
-"""`tailrace dlq` on the letters of consumers: found, shown, published again as they were or given up, each once."""
+"""`tailrace dlq` on dead letters of consumers: lists, shows, redrives unchanged and discards them, each once."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ FOR = ("tailrace.redriven.for", b"summary")
 
 
 class Summary:
-    """A projection's topics, and the letters that it would write."""
+    """The topics of a projection, and the dead letters that it would write."""
 
     def __init__(self, kafka: KafkaBroker, capsys: pytest.CaptureFixture[str]) -> None:
         self.kafka = kafka
@@ -51,7 +51,7 @@ class Summary:
                ("timestamp", b"1700000000000")]  # fmt: skip
         return read_event(Partition(self.source, 0), number, key, value, own if headers is None else headers, 1_600_000)
 
-    def set_aside(self, *events: Event, failure: Failure = FAILURE) -> None:
+    def dead_letter(self, *events: Event, failure: Failure = FAILURE) -> None:
         self.write(*(dead_letter_record(event, failure, group="summary", topic=self.letters) for event in events))
 
     def write(self, *records: Record) -> None:
@@ -61,7 +61,7 @@ class Summary:
         assert producer.flush(30) == 0
 
     def dlq(self, command: str, *arguments: str, code: int = 0, where: tuple[str, ...] | None = None) -> Told:
-        """Runs a command with --json; what it printed, an object a line."""
+        """Runs a command with --json; returns an object for each line."""
         self._capsys.readouterr()
         with pytest.raises(SystemExit) as caught:
             main(["dlq", command, *arguments, *(self.where if where is None else where), "--json"])
@@ -93,7 +93,7 @@ def summary(kafka: KafkaBroker, make_topic: Callable[..., None], capsys: pytest.
 
 @pytest.fixture
 def pipeline_file(summary: Summary, tmp_path: Path) -> Path:
-    """Of a pipeline whose own letters lie on the same topic."""
+    """The settings of a pipeline with dead letters on the same topic."""
     settings = {
         "pipeline": "shop",
         "source": {"postgres": "postgresql://localhost/shop", "table": "public.outbox"},
@@ -104,12 +104,12 @@ def pipeline_file(summary: Summary, tmp_path: Path) -> Path:
     return file
 
 
-def test_listed_and_shown(summary: Summary) -> None:
+def test_dead_letters_are_listed_and_shown(summary: Summary) -> None:
     assert summary.dlq("list") == [{"letters": [], "matching": 0}]
     assert summary.dlq("redrive", "--all-open", "--yes") == [{"summary": {}}]
     other = Failure(Reason.POISON_MESSAGE, "not JSON.", "", 1)
-    summary.set_aside(summary.event(1))
-    summary.set_aside(summary.event(2, headers=[], key=None), failure=other)
+    summary.dead_letter(summary.event(1))
+    summary.dead_letter(summary.event(2, headers=[], key=None), failure=other)
     first, second = summary.listed()
     assert (first["id"], first["event_id"], first["type"], first["key"]) == ("0-0", "e-1", "Placed", "k")
     assert (first["consumer"], first["attempts"], first["topic"]) == ("summary", "5", summary.source)
@@ -125,9 +125,9 @@ def test_listed_and_shown(summary: Summary) -> None:
     assert "no such order" in summary.text("list")
 
 
-def test_published_again_as_it_was_and_once(summary: Summary) -> None:
+def test_records_are_redriven_unchanged_and_once(summary: Summary) -> None:
     odd = [("a", b""), ("a", b"\xff"), ("tailrace.redriven", b"0-9"), ("timestamp", b"9" * 25), ("none", None)]
-    summary.set_aside(
+    summary.dead_letter(
         summary.event(1),
         summary.event(2, value=None),
         summary.event(3, value=b"", key=b"", headers=odd),
@@ -135,11 +135,11 @@ def test_published_again_as_it_was_and_once(summary: Summary) -> None:
     )
     assert summary.dlq("redrive", "--all-open", "--dry-run")[-1] == {"summary": {"would pass": 4}}
     assert summary.published() == []
-    done = summary.dlq("redrive", "--all-open", "--yes", "--why", "mended")
+    done = summary.dlq("redrive", "--all-open", "--yes", "--why", "fixed")
     assert done[-1] == {"summary": {"redriven": 4}}
     assert summary.dlq("redrive", "--all-open", "--yes") == [{"summary": {}}]
     (skipped, _) = summary.dlq("redrive", "0-1", "--yes")
-    assert (skipped["outcome"], skipped["mark"]["why"]) == ("skipped", "mended")
+    assert (skipped["outcome"], skipped["mark"]["why"]) == ("skipped", "fixed")
     found = summary.published()
     assert [(message.key(), message.value()) for message in found] == [
         (b"k", b'{"n": 1}'), (b"k", None), (b"", b""), (None, b"\x00\xff"),
@@ -152,10 +152,10 @@ def test_published_again_as_it_was_and_once(summary: Summary) -> None:
     assert {each["state"] for each in summary.listed("--all")} == {"redriven"}
 
 
-def test_copies_count_as_one(summary: Summary) -> None:
-    summary.set_aside(summary.event(1), summary.event(2))
-    summary.set_aside(summary.event(1), failure=Failure(Reason.PROCESSING_TIMEOUT, "too slow.", "", 1))
-    summary.set_aside(summary.event(2))
+def test_copies_of_a_dead_letter_count_as_one(summary: Summary) -> None:
+    summary.dead_letter(summary.event(1), summary.event(2))
+    summary.dead_letter(summary.event(1), failure=Failure(Reason.PROCESSING_TIMEOUT, "too slow.", "", 1))
+    summary.dead_letter(summary.event(2))
     assert [each["id"] for each in summary.listed()] == ["0-0", "0-1"]
     assert summary.dlq("list")[0]["matching"] == 2
     assert summary.dlq("redrive", "--all-open", "--yes")[-1] == {"summary": {"redriven": 2}}
@@ -169,8 +169,8 @@ def test_copies_count_as_one(summary: Summary) -> None:
     assert len(summary.published()) == 2
 
 
-def test_a_copy_that_is_named_stands_for_all(summary: Summary) -> None:
-    summary.set_aside(summary.event(1), summary.event(1), summary.event(1))
+def test_redriving_one_copy_resolves_all(summary: Summary) -> None:
+    summary.dead_letter(summary.event(1), summary.event(1), summary.event(1))
     told = summary.dlq("redrive", "0-1", "0-2", "--yes")
     assert told[-1]["summary"] == {"redriven": 1, "skipped": 1}
     assert len(summary.published()) == 1
@@ -179,21 +179,21 @@ def test_a_copy_that_is_named_stands_for_all(summary: Summary) -> None:
     assert (first["id"], first["state"]) == ("0-0", "redriven")
 
 
-def test_what_fails_again_after_its_redrive_is_open(summary: Summary) -> None:
+def test_an_event_that_fails_again_after_its_redrive_is_open(summary: Summary) -> None:
     event = summary.event(1)
-    summary.set_aside(event)
+    summary.dead_letter(event)
     summary.dlq("redrive", "--all-open", "--yes")
     (message,) = summary.published()
     again: Any = message.headers()
-    summary.set_aside(read_event(Partition(summary.source, 0), 77, message.key(), message.value(), again, 0))  # type: ignore[arg-type]
+    summary.dead_letter(read_event(Partition(summary.source, 0), 77, message.key(), message.value(), again, 0))  # type: ignore[arg-type]
     (found,) = summary.listed()
     assert (found["id"], found["event_id"], found["position"]) == ("0-1", "e-1", "0/1:1")
     summary.dlq("redrive", "0-1", "--yes")
     assert summary.published()[1].headers() == [*again, ("tailrace.redriven", b"0-1"), FOR]
 
 
-def test_discarded_with_its_copies(summary: Summary) -> None:
-    summary.set_aside(summary.event(1), summary.event(2, key=b"other"), summary.event(1))
+def test_discarding_one_copy_resolves_all(summary: Summary) -> None:
+    summary.dead_letter(summary.event(1), summary.event(2, key=b"other"), summary.event(1))
     (error,) = summary.dlq("discard", "0-0", "--key", "other", "--why", "test", "--yes", code=2)
     assert "has the key 'k'" in error["what"]
     summary.dlq("discard", "0-0", "--key", "k", "--why", "test data", "--yes")
@@ -203,8 +203,8 @@ def test_discarded_with_its_copies(summary: Summary) -> None:
     assert [each["mark"]["action"] for each in summary.listed("--all")] == ["discarded", "redriven"]
 
 
-def test_one_payload_is_edited(summary: Summary, monkeypatch: pytest.MonkeyPatch) -> None:
-    summary.set_aside(summary.event(1))
+def test_a_payload_is_edited_and_redriven(summary: Summary, monkeypatch: pytest.MonkeyPatch) -> None:
+    summary.dead_letter(summary.event(1))
     monkeypatch.setenv("EDITOR", "sed -i s/1/2/")
     summary.dlq("redrive", "0-0", "--edit", "--yes")
     (message,) = summary.published()
@@ -214,8 +214,8 @@ def test_one_payload_is_edited(summary: Summary, monkeypatch: pytest.MonkeyPatch
 
 
 @pytest.mark.parametrize("point", failpoints.REDRIVING)
-def test_killed_and_run_again(summary: Summary, point: str) -> None:
-    summary.set_aside(*(summary.event(number) for number in range(4)), summary.event(0))
+def test_a_killed_redrive_is_run_again_and_publishes_once(summary: Summary, point: str) -> None:
+    summary.dead_letter(*(summary.event(number) for number in range(4)), summary.event(0))
     command = [sys.executable, "-m", "tailrace", "dlq", "redrive", *summary.where, "--all-open", "--yes"]
     killed = subprocess.run(
         command, stdin=subprocess.DEVNULL, timeout=120, check=False, env={**os.environ, "TAILRACE_KILL": point}
@@ -228,14 +228,14 @@ def test_killed_and_run_again(summary: Summary, point: str) -> None:
     assert summary.listed() == []
 
 
-def test_by_whatever_file_two_redrives_fence_each_other(summary: Summary, pipeline_file: Path) -> None:
-    summary.set_aside(summary.event(1))
+def test_redrives_with_and_without_a_settings_file_fence_each_other(summary: Summary, pipeline_file: Path) -> None:
+    summary.dead_letter(summary.event(1))
     by_file = find_context(pipeline_file, summary.letters, "", [])
     (found,) = by_file.reader().dead_letters(by_file.reader().ranges())
     resolutions.ensure(by_file.kafka, offsets.admin_client(by_file.kafka))
     older, newer = (
-        RedrivePublisher(office.kafka, office.publishing().topic_manager())
-        for office in (by_file, find_context(None, summary.letters, summary.kafka.bootstrap, []))
+        RedrivePublisher(context.kafka, context.publishing().topic_manager())
+        for context in (by_file, find_context(None, summary.letters, summary.kafka.bootstrap, []))
     )
     older.open()
     newer.open()
@@ -245,9 +245,9 @@ def test_by_whatever_file_two_redrives_fence_each_other(summary: Summary, pipeli
     assert summary.published() == []
 
 
-def test_a_pipelines_letters_are_its_own(summary: Summary, pipeline_file: Path) -> None:
-    """On a shared topic each command sees one kind: what it does not fence it must not publish."""
-    summary.set_aside(summary.event(1))
+def test_dead_letters_of_pipelines_and_consumers_are_separate(summary: Summary, pipeline_file: Path) -> None:
+    """On a shared topic a command sees one kind: it does not fence redrives of the other."""
+    summary.dead_letter(summary.event(1))
     own: Any = [("tailrace.pipeline", "shop"), ("tailrace.payload", "original"), ("id", "p-1"), ("type", "T")]
     summary.write(Record(summary.letters, b"{}", b"k", own, 0))
     file = str(pipeline_file)
@@ -262,7 +262,7 @@ def test_a_pipelines_letters_are_its_own(summary: Summary, pipeline_file: Path) 
     assert summary.listed() == []
 
 
-def test_watched(summary: Summary, tmp_path: Path) -> None:
+def test_watch_prints_dead_letters_and_resolutions(summary: Summary, tmp_path: Path) -> None:
     out, err = tmp_path / "out", tmp_path / "err"
     with out.open("wb") as output, err.open("wb") as errors:
         process = subprocess.Popen(
@@ -273,7 +273,7 @@ def test_watched(summary: Summary, tmp_path: Path) -> None:
         )
     try:
         wait_until(lambda: "watching" in err.read_text() or process.poll() is not None, 60, what="watch")
-        summary.set_aside(summary.event(1))
+        summary.dead_letter(summary.event(1))
         summary.dlq("discard", "0-0", "--why", "seen", "--yes")
         wait_until(lambda: len(out.read_text().splitlines()) >= 2, 60, what=f"two lines: {err.read_text()}")
     finally:
@@ -284,9 +284,9 @@ def test_watched(summary: Summary, tmp_path: Path) -> None:
     assert (mark["mark"]["id"], mark["mark"]["action"]) == ("0-0", "discarded")
 
 
-def test_the_topic_it_was_read_from_is_gone(summary: Summary) -> None:
+def test_a_redrive_fails_if_the_topic_of_the_record_is_gone(summary: Summary) -> None:
     gone = f"{summary.source}.gone"
-    summary.set_aside(read_event(Partition(gone, 0), 1, b"k", b"{}", [], 5))
+    summary.dead_letter(read_event(Partition(gone, 0), 1, b"k", b"{}", [], 5))
     (error,) = summary.dlq("redrive", "--all-open", "--yes", code=3)
     assert (error["error"], gone in error["what"]) == ("TopicMissing", True)
     assert gone not in summary.kafka.admin().list_topics(timeout=10).topics
@@ -317,7 +317,7 @@ NOWHERE = "127.0.0.1:1"
          "NO_SUCH is not set"),
     ],
 )  # fmt: skip
-def test_what_names_no_letters_or_names_them_twice(
+def test_options_that_name_no_dead_letters_or_two_sources(
     arguments: tuple[str, ...], what: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with pytest.raises(SystemExit) as caught:
@@ -328,15 +328,15 @@ def test_what_names_no_letters_or_names_them_twice(
 
 
 @pytest.mark.parametrize("command", [("list",), ("show", "0-0"), ("redrive", "0-0", "--yes")])
-def test_a_topic_that_is_not_there(summary: Summary, command: tuple[str, ...]) -> None:
+def test_a_missing_dead_letter_topic_is_an_error(summary: Summary, command: tuple[str, ...]) -> None:
     where = ("--letters", "mistyped", "--bootstrap", summary.kafka.bootstrap)
     (error,) = summary.dlq(*command, code=2, where=where)
     assert error["what"] == "there is no topic mistyped"
     assert not {"mistyped", "mistyped.marks"} & set(summary.kafka.admin().list_topics(timeout=10).topics)
 
 
-def test_settings_for_the_brokers(summary: Summary, monkeypatch: pytest.MonkeyPatch) -> None:
-    """They arrive: with a protocol that the broker does not speak there is no answer."""
+def test_kafka_settings_are_used(summary: Summary, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With a protocol that the broker does not speak there is no answer."""
     monkeypatch.setenv("BROKER_PASSWORD", "hush-hush")
     given = ("security.protocol=sasl_plaintext", "sasl.mechanism=PLAIN", "sasl.username=ann",
              "sasl.password=${env:BROKER_PASSWORD}")  # fmt: skip

@@ -1,4 +1,4 @@
-"""The offsets topic is shared: another pipeline's open transaction must not hide a position that is stored."""
+"""The offsets topic is shared: an open transaction of another pipeline must not hide a stored position."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def transactional(kafka: KafkaBroker, name: str) -> Producer:
     return producer
 
 
-def test_an_old_position_is_never_taken_for_the_last_one(kafka: KafkaBroker) -> None:
+def test_an_open_transaction_does_not_make_an_old_position_the_last(kafka: KafkaBroker) -> None:
     name = f"offsets-{uuid.uuid4().hex[:8]}"
     options = KafkaOptions(kafka.bootstrap, name, offsets_topic=name)
     offsets.ensure(options, offsets.admin_client(options))

@@ -1,4 +1,4 @@
-"""`tailrace tail`: the events as consumers see them, chosen, cut and explained."""
+"""`tailrace tail`: prints published events as consumers see them, with filters."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ class Live:
         return self.process.wait(10)
 
 
-def test_events_with_everything(shop: Shop, tail: Tail) -> None:
+def test_events_are_printed_with_all_their_parts(shop: Shop, tail: Tail) -> None:
     shop.start()
     event = shop.insert(VALID, key="order-1")
     (seen,) = tail(1)
@@ -85,7 +85,7 @@ def test_filters_take_shell_patterns(shop: Shop, tail: Tail) -> None:
     assert {seen["id"] for seen in tail(2, "--key", "a-1", "--key", "b-2")} == {first, last}
 
 
-def test_dead_letters_only_when_asked_for(shop: Shop, tail: Tail, capsys: pytest.CaptureFixture[str]) -> None:
+def test_dead_letters_are_printed_only_on_request(shop: Shop, tail: Tail, capsys: pytest.CaptureFixture[str]) -> None:
     shop.start()
     bad, good = shop.insert(INVALID), shop.insert(VALID)
     assert [seen["id"] for seen in tail(1)] == [good]
@@ -101,7 +101,7 @@ def test_dead_letters_only_when_asked_for(shop: Shop, tail: Tail, capsys: pytest
     assert bad in letter
 
 
-def test_payloads_can_be_left_out(shop: Shop, tail: Tail, capsys: pytest.CaptureFixture[str]) -> None:
+def test_payloads_can_be_omitted(shop: Shop, tail: Tail, capsys: pytest.CaptureFixture[str]) -> None:
     shop.start()
     shop.insert(VALID)
     (seen,) = tail(1, "--no-payload")
@@ -111,8 +111,8 @@ def test_payloads_can_be_left_out(shop: Shop, tail: Tail, capsys: pytest.Capture
     assert "currency" not in capsys.readouterr().out
 
 
-def test_live_from_now_on_and_topics_that_appear_later(shop: Shop) -> None:
-    """A template: the topic does not exist when watching begins. What was there before is not shown."""
+def test_new_events_and_topics_are_followed(shop: Shop) -> None:
+    """The topic of the template does not exist at first. Earlier records are not shown."""
     (shop.folder / "topics" / "orders.yaml").unlink()
     shop.configure(topics={"template": f"{shop.name}.{{aggregate}}.{{type}}"})
     shop.start()
@@ -128,7 +128,7 @@ def test_live_from_now_on_and_topics_that_appear_later(shop: Shop) -> None:
     assert any(f" {shop.name}.order.OrderChanged[" in line for line in live.lines)
 
 
-def test_what_is_not_committed_or_not_ours_is_not_shown(shop: Shop, tail: Tail) -> None:
+def test_uncommitted_records_and_those_of_others_are_not_shown(shop: Shop, tail: Tail) -> None:
     shop.start().stop()
     stranger = Producer({"bootstrap.servers": shop.kafka.bootstrap, "transactional.id": f"{shop.name}-stranger"})
     stranger.init_transactions(20)
@@ -141,7 +141,7 @@ def test_what_is_not_committed_or_not_ours_is_not_shown(shop: Shop, tail: Tail) 
     assert [seen["id"] for seen in tail(1)] == [event]
 
 
-def test_values_that_are_not_json_or_would_move_the_cursor(
+def test_values_that_are_not_json_or_have_control_characters(
     shop: Shop, tail: Tail, capsys: pytest.CaptureFixture[str]
 ) -> None:
     shop.start().stop()
@@ -159,7 +159,7 @@ def test_values_that_are_not_json_or_would_move_the_cursor(
     assert lines[3].endswith("(null)")
 
 
-def test_kafka_is_down(shop: Shop, capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_unavailable_kafka_is_an_error(shop: Shop, capsys: pytest.CaptureFixture[str]) -> None:
     shop.configure(kafka={"bootstrap": "127.0.0.1:1"})
     with pytest.raises(SystemExit) as caught:
         main(["tail", str(shop.file)])

@@ -1,4 +1,4 @@
-"""`tailrace topics` and `tailrace route` on a real broker: plans that hold, changes made, partitions as told."""
+"""`tailrace topics` and `tailrace route` on a real broker: plans, changes and the partitions of keys."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Told(NamedTuple):
 
     @property
     def changes(self) -> list[tuple[str, str, str]]:
-        """(kind, topic without its run's name, setting) of a plan in JSON."""
+        """Returns (kind, topic without the prefix of the test, setting) of a plan in JSON."""
         changes = json.loads(self.out)["changes"]
         return [(change["change"], change["topic"].split(".")[-1], change["setting"]) for change in changes]
 
@@ -47,7 +47,7 @@ def run(capsys: pytest.CaptureFixture[str]) -> Run:
 
 
 class Place:
-    """A pipeline's file and its topics folder, with names of their own."""
+    """A pipeline's settings file and its topics folder, with unique names."""
 
     def __init__(self, folder: Path, bootstrap: str) -> None:
         self.name = f"p{uuid.uuid4().hex[:8]}"
@@ -81,7 +81,7 @@ def place(tmp_path: Path, kafka: KafkaBroker) -> Place:
     return Place(tmp_path, kafka.bootstrap)
 
 
-def test_topics_are_planned_then_made_then_as_declared(place: Place, kafka: KafkaBroker, run: Run) -> None:
+def test_topics_are_planned_then_created_and_then_as_declared(place: Place, kafka: KafkaBroker, run: Run) -> None:
     file, other = place.pipeline(), place.pipeline("billing")
     topic = place.topic(
         "sales", "match: {type: A}", "partitions: 2", "retention: 1d", "config: {cleanup.policy: delete}"
@@ -105,14 +105,14 @@ def test_topics_are_planned_then_made_then_as_declared(place: Place, kafka: Kafk
 
 
 class Terminal(io.StringIO):
-    """Somebody who types an answer."""
+    """A terminal on which an answer is typed."""
 
     def isatty(self) -> bool:
         return True
 
 
 @pytest.mark.parametrize(("answer", "code"), [("y", 0), ("n", 130)])
-def test_on_a_terminal_it_asks(
+def test_apply_asks_for_confirmation_on_a_terminal(
     place: Place, kafka: KafkaBroker, run: Run, monkeypatch: pytest.MonkeyPatch, answer: str, code: int
 ) -> None:
     file = place.pipeline()
@@ -172,7 +172,7 @@ def test_partitions_grow_only_on_request_and_never_shrink(place: Place, kafka: K
         (["replication: 9"], 3, "replication"),
     ],
 )
-def test_what_the_broker_refuses_is_told_with_its_line(
+def test_a_setting_that_the_broker_rejects_is_reported_with_its_line(
     place: Place, run: Run, lines: list[str], line: int, told: str, there: bool
 ) -> None:
     file = place.pipeline()
@@ -189,8 +189,8 @@ def test_what_the_broker_refuses_is_told_with_its_line(
         assert f"sales.yaml:{line}: Kafka rejects {told} for {topic}" in refused.err
 
 
-def test_keys_land_where_the_explanation_says(place: Place, kafka: KafkaBroker, run: Run) -> None:
-    """With the very settings that the publisher uses, transactions included."""
+def test_keys_go_to_the_partition_that_explain_names(place: Place, kafka: KafkaBroker, run: Run) -> None:
+    """Uses the publisher's settings, including transactions."""
     file = place.pipeline()
     topic = place.topic("sales", "match: {type: A}", "partitions: 7")
     assert run("topics", "apply", file, "--yes").code == 0
@@ -212,7 +212,7 @@ def test_keys_land_where_the_explanation_says(place: Place, kafka: KafkaBroker, 
         landed = {seen.key: seen.partition for _, seen in zip(keys, watch, strict=False)}
     finally:
         watch.close()
-    # The client library tells an empty key as none at all when it reads.
+    # When reading, the client library returns None for an empty key.
     assert landed.pop(None if None in landed else b"") == partition_of(b"", 7)
     assert landed == {key: partition_of(key, 7) for key in keys if key}
     told = json.loads(run("route", "explain", file, "--type", "A", "--key", "schlüssel", "--json").out)
@@ -220,7 +220,7 @@ def test_keys_land_where_the_explanation_says(place: Place, kafka: KafkaBroker, 
     assert "in Kafka" in told["partitions"]
 
 
-def test_an_explanation_needs_no_server(tmp_path: Path, run: Run) -> None:
+def test_route_explain_needs_no_server(tmp_path: Path, run: Run) -> None:
     place = Place(tmp_path, "127.0.0.1:1")
     file = place.pipeline(subject="subj")
     place.topic("stock", "match: {subject: ['rwa.stock.*']}", "key: tenant", "partitions: 3", "priority: 5")
@@ -241,6 +241,6 @@ def test_an_explanation_needs_no_server(tmp_path: Path, run: Run) -> None:
     assert run("route", "explain", file, "--type", "A", "--column", "type=B").code == 2
 
 
-def test_a_cluster_that_is_away(tmp_path: Path, run: Run) -> None:
+def test_an_unavailable_cluster_is_an_error(tmp_path: Path, run: Run) -> None:
     told = run("topics", "plan", Place(tmp_path, "127.0.0.1:1").pipeline())
     assert (told.code, "KafkaUnavailable" in told.err) == (3, True)

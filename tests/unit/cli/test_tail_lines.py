@@ -1,4 +1,4 @@
-"""How `tailrace tail` draws a line on a terminal."""
+"""Lines of `tailrace tail` on a terminal."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ def drawn(monkeypatch: pytest.MonkeyPatch, seen: TailedRecord, *, letter: bool =
     with monkeypatch.context() as patch:
         patch.setattr(sys, "stdout", terminal)
         patch.setattr(tail.shutil, "get_terminal_size", lambda: os.terminal_size((80, 24)))
-        tail._print(seen, letter=letter, payload=payload)
+        tail._print(seen, is_letter=letter, payload=payload)
     return terminal.getvalue()
 
 
-def test_cut_to_the_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_lines_are_cut_to_the_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("NO_COLOR", "1")
     line = drawn(monkeypatch, SEEN).rstrip("\n")
     assert len(line) == 80
@@ -44,7 +44,7 @@ def test_without_a_payload_nothing_is_cut(monkeypatch: pytest.MonkeyPatch) -> No
     assert drawn(monkeypatch, SEEN, payload=False).endswith("OrderPlaced k\\x1b i\n")
 
 
-def test_colour_marks_dead_letters(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_dead_letters_are_coloured(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("NO_COLOR", raising=False)
     monkeypatch.setenv("TERM", "xterm")
     letter = SEEN._replace(headers={"tailrace.reason": "poison_message", "tailrace.explanation": "broken"})

@@ -1,4 +1,4 @@
-"""Letters read back: whatever was written for an event or a row makes the same event or row again, or says why not."""
+"""Reads dead letters: they yield the original event or row, or say which part is missing."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def event(
 
 
 def read_back(record: Record, *, recorded_ms: int | None = None) -> DeadLetter:
-    """As Kafka gives it: header values are bytes."""
+    """A dead letter as read from Kafka: header values are bytes."""
     headers: Headers = [(name, value.encode() if isinstance(value, str) else value) for name, value in record.headers]
     stamp = record.timestamp if recorded_ms is None else recorded_ms
     return DeadLetter(DeadLetterId(0, 7), stamp, record.key, record.value or b"", headers)
@@ -58,12 +58,12 @@ def test_ids_as_people_write_them(text: str, partition: int, offset: int) -> Non
 
 
 @pytest.mark.parametrize("text", ["", "-1", "0-", "a", "1-2-3", "0x1", "١", "9" * 30])
-def test_what_is_no_id(text: str) -> None:
+def test_invalid_ids_are_rejected(text: str) -> None:
     with pytest.raises(ConfigError):
         DeadLetterId.parse(text)
 
 
-def test_what_it_says() -> None:
+def test_reason_explanation_and_remedy_are_read() -> None:
     found = letter(event())
     assert (found.reason, found.explanation) == ("schema_validation_failed", "$.a: expected string, got 1.")
     assert found.remedy == "Mend it."
@@ -76,7 +76,7 @@ def test_an_explanation_without_a_remedy() -> None:
     assert (found.explanation, found.remedy) == ("No.", "")
 
 
-def test_the_commit_time_survives_a_topic_that_stamps_records_itself() -> None:
+def test_the_commit_time_is_kept_on_a_topic_with_log_append_time() -> None:
     assert letter(event(), recorded_ms=99_999).committed_ms == 1700
 
 
@@ -94,7 +94,7 @@ columns = st.lists(
     version=st.none() | st.text(max_size=5),
     extra=columns,
 )
-def test_any_event_is_the_same_again(
+def test_any_event_is_read_back_unchanged(
     payload: bytes | None, key: bytes | None, version: str | None, extra: list[tuple[str, bytes]]
 ) -> None:
     original = event(payload, key, list(extra), version)
@@ -105,14 +105,14 @@ names = st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=8
 
 
 @given(st.lists(st.tuples(names, st.none() | st.binary(max_size=40)), min_size=1, max_size=5, unique_by=lambda c: c[0]))
-def test_any_row_is_the_same_again(cells: list[tuple[str, bytes | None]]) -> None:
+def test_any_row_is_read_back_unchanged(cells: list[tuple[str, bytes | None]]) -> None:
     row = Row(tuple(Column(name, 25) for name, _ in cells), tuple(value for _, value in cells), "0/2:1", 1234)
     found = letter(None, row, limit=10_000)
     assert found.is_row
     assert found.row() == row
 
 
-def test_a_row_with_bytes_that_are_no_text_passes_once_they_are_corrected() -> None:
+def test_a_row_with_undecodable_bytes_passes_once_they_are_corrected() -> None:
     columns = tuple(Column(name, 25) for name in ("id", "type", "aggregatetype", "aggregateid", "payload"))
     found = letter(None, Row(columns, (b"e", b"T", b"order", b"k\xff", b"{}"), "0/2:1", 1234), limit=10_000)
     with pytest.raises(Rejected, match="column aggregateid"):
@@ -131,13 +131,13 @@ def test_a_row_with_bytes_that_are_no_text_passes_once_they_are_corrected() -> N
         (letter(event(extra=[("tailrace.redriven", b"forged")])), "tailrace.redriven"),
     ],
 )
-def test_half_an_event_is_not_made(incomplete: DeadLetter, word: str) -> None:
+def test_an_incomplete_event_is_rejected(incomplete: DeadLetter, word: str) -> None:
     with pytest.raises(Rejected, match=word) as caught:
         incomplete.event()
     assert caught.value.remedy
 
 
-def test_half_a_row_is_not_made() -> None:
+def test_an_incomplete_row_is_rejected() -> None:
     with pytest.raises(Rejected, match="does not contain the row"):
         letter(None, limit=5).row()
     many = Row(tuple(Column(f"column_{n}", 25) for n in range(1000)), (None,) * 1000, "p", 1)
@@ -145,7 +145,7 @@ def test_half_a_row_is_not_made() -> None:
         letter(None, many, limit=100_000).row()
 
 
-def test_a_payload_that_was_not_kept_is_known_by_its_hash() -> None:
+def test_a_payload_that_was_not_stored_is_recognised_by_its_hash() -> None:
     found = letter(event(b'{"a":1}'), keep=False)
     assert found.is_original(b'{"a":1}')
     assert not found.is_original(b'{"a":2}')
@@ -156,8 +156,8 @@ def test_a_payload_that_was_not_kept_is_known_by_its_hash() -> None:
 def test_another_payload_changes_nothing_else() -> None:
     assert letter(event(extra=[("t", b"1")])).with_payload(b"new").event() == event(b"new", extra=[("t", b"1")])
     assert letter(event(None)).with_payload(b"new").event() == event(b"new")
-    mended = letter(None).with_payload(b'{"id": "e", "payload": "\\\\x00", "note": {"base64": "/w=="}}')
-    assert mended.row().values == (b"e", b"\\x00", b"\xff")
+    corrected = letter(None).with_payload(b'{"id": "e", "payload": "\\\\x00", "note": {"base64": "/w=="}}')
+    assert corrected.row().values == (b"e", b"\\x00", b"\xff")
 
 
 @pytest.mark.parametrize(
@@ -171,7 +171,7 @@ def test_a_row_given_by_hand_must_have_its_columns(value: bytes) -> None:
         letter(None).with_payload(value).row()
 
 
-def test_what_is_no_letter_of_ours_is_not_made_an_event() -> None:
+def test_a_foreign_record_is_not_read_as_an_event() -> None:
     stranger = DeadLetter(DeadLetterId(0, 0), 5, None, b"\xff", [("a", None), ("b", b"\xff")])
     assert (stranger.reason, stranger.explanation, stranger.topic, stranger.committed_ms) == ("", "", None, 5)
     with pytest.raises(Rejected):
@@ -194,6 +194,6 @@ def test_what_is_no_letter_of_ours_is_not_made_an_event() -> None:
         (DeadLetterFilter(types=("Placed",), keys=("other",)), False),
     ],
 )
-def test_which_are_wanted(wanted: DeadLetterFilter, matches: bool) -> None:
+def test_filters_match(wanted: DeadLetterFilter, matches: bool) -> None:
     assert wanted.matches(letter(event())) is matches
     assert bool(wanted) is (wanted != DeadLetterFilter())

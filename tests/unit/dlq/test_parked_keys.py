@@ -1,4 +1,4 @@
-"""Parked keys as records, and back."""
+"""Writes and reads the records of parked keys."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def event(**changed: object) -> OutboxEvent:
 
 
 @given(names, st.binary(max_size=20), st.none() | st.binary(max_size=30), st.none() | names, st.binary(max_size=9))
-def test_an_event_that_waited_is_the_event_it_was(
+def test_a_waiting_event_is_read_back_unchanged(
     aggregate: str, key: bytes, payload: bytes | None, version: str | None, extra: bytes
 ) -> None:
     waits = event(
@@ -60,7 +60,7 @@ def test_keys_of_different_aggregates_are_different() -> None:
 
 
 @given(names, st.binary(max_size=20), st.integers(0, 2**60), st.booleans())
-def test_the_state_of_a_key_comes_back_and_goes(aggregate: str, key: bytes, released: int, releasing: bool) -> None:
+def test_the_state_of_a_key_is_read_and_removed(aggregate: str, key: bytes, released: int, releasing: bool) -> None:
     board = ParkingState()
     state = ParkedKey(5, "0/1:0", released, releasing)
     record = state_record(OPTIONS, (aggregate, key), state, 5)
@@ -72,7 +72,7 @@ def test_the_state_of_a_key_comes_back_and_goes(aggregate: str, key: bytes, rele
 
 
 @pytest.mark.parametrize("payload", [None, b"", b"\xff{}"])
-def test_a_request_stands_until_it_is_answered(payload: bytes | None) -> None:
+def test_a_request_is_open_until_it_is_answered(payload: bytes | None) -> None:
     board = ParkingState()
     request = ParkingRequest(DeadLetterId(0, 3), "redrive", "0/1:0", "me", "why", payload)
     record = request_record(OPTIONS, request, 1)
@@ -87,7 +87,7 @@ def test_a_request_stands_until_it_is_answered(payload: bytes | None) -> None:
 
 
 @pytest.mark.parametrize("record", [(b"key/!", b"{}"), (b"key/YQBi", b"{"), (b"key/YQBi", b'{"x": 1}')])
-def test_a_state_that_cannot_be_read_is_not_passed_over(record: tuple[bytes, bytes]) -> None:
+def test_an_unreadable_state_is_an_error(record: tuple[bytes, bytes]) -> None:
     with pytest.raises(OffsetRecordCorrupt):
         ParkingState().read(*record)
 
@@ -95,13 +95,13 @@ def test_a_state_that_cannot_be_read_is_not_passed_over(record: tuple[bytes, byt
 @pytest.mark.parametrize(
     "record", [(None, b"x"), (b"", None), (b"request/x", b"{}"), (b"request/0-1", b"["), (b"z", b"")]
 )
-def test_what_others_wrote_there_is_passed_over(record: tuple[bytes | None, bytes | None]) -> None:
+def test_unknown_records_are_ignored(record: tuple[bytes | None, bytes | None]) -> None:
     board = ParkingState()
     board.read(*record)
     assert (board.keys, board.requests, board.answers) == ({}, {}, {})
 
 
-def test_a_request_by_key_is_read_back_until_it_is_dealt_with() -> None:
+def test_a_request_by_key_is_open_until_it_is_carried_out() -> None:
     asked = GiveUpRequest(("order", b"a\0\xff"), "0/1:0", "ann", "gone")
     record, done = request_record(OPTIONS, asked, 1), given_up(OPTIONS, asked.entity, 2)
     subject = ParkingState()

@@ -1,4 +1,4 @@
-"""The bounds on what may be parked: a warning before, and a named error at the end."""
+"""Limits of parked keys: a warning before the limit, an error at the limit."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tailrace.event import OutboxEvent, Record
 from tailrace.kafka.client import KafkaOptions
 
 LETTER = Record("letters", b"{}", b"k", [], 0)
-nobody: Any = None
+no_admin: Any = None
 
 
 def event(key: bytes | None) -> OutboxEvent:
@@ -23,12 +23,12 @@ def event(key: bytes | None) -> OutboxEvent:
 
 
 def parking(warnings: list[str], **bounds: float) -> Parking:
-    made = Parking(KafkaOptions("localhost:1", "shop"), nobody, ParkingLimits(**bounds), warn=warnings.append)  # type: ignore[arg-type]
-    made._releasing.bound = 7  # where the waiting topic ends, which no broker is asked here
+    made = Parking(KafkaOptions("localhost:1", "shop"), no_admin, ParkingLimits(**bounds), warn=warnings.append)  # type: ignore[arg-type]
+    made._releasing.bound = 7  # the end of the waiting topic, without a broker
     return made
 
 
-def test_a_key_is_parked_behind_its_letter_and_what_was_dealt_with_before() -> None:
+def test_a_key_is_parked_behind_its_dead_letter_from_the_end_of_the_waiting_topic() -> None:
     subject = parking([])
     letter, state = subject.park(event(b"a"), LETTER)
     assert (FIRST, "first") in letter.headers
@@ -55,7 +55,7 @@ def test_there_is_one_warning_before_there_are_too_many_keys() -> None:
         subject.park(event(b"one more"), LETTER)
 
 
-def test_parked_keys_are_bounded_in_bytes() -> None:
+def test_parked_keys_are_limited_in_bytes() -> None:
     subject = parking([])
     large = KEY_BYTES // 8
     for number in range(7):
@@ -84,13 +84,13 @@ def test_there_is_one_warning_before_a_key_is_parked_for_too_long(hours: float, 
     assert len(warnings) == warned
 
 
-def test_what_is_being_released_comes_before_its_age() -> None:
+def test_a_release_comes_before_the_check_of_the_age() -> None:
     subject = parking([], age_hours=1)
     subject._releasing.note(("order", b"a"), ParkedKey(0, "0/1:0", releasing=True))
     assert subject.due()
 
 
 @pytest.mark.parametrize(("kept", "hours", "passes"), [("-1", 168, True), ("3600000", 1, True), ("3599999", 1, False)])
-def test_letters_are_kept_for_as_long_as_keys_may_be_parked(kept: str, hours: float, passes: bool) -> None:
+def test_dead_letters_must_be_kept_as_long_as_keys_may_be_parked(kept: str, hours: float, passes: bool) -> None:
     with nullcontext() if passes else pytest.raises(ParkingUnfit, match="park_hours"):
         require_kept(KafkaOptions("localhost:1", "shop"), {"retention.ms": kept}, ParkingLimits(age_hours=hours))

@@ -1,4 +1,4 @@
-"""Dead letters: nothing lost that fits, everything bounded, never a null value."""
+"""Dead letters contain everything that fits, are limited in size, and never have a null value."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def header(record: Record, name: str) -> str | None:
     return found[0] if isinstance(found[0], str) else found[0].decode("latin-1" if "timestamp" in name else "utf-8")
 
 
-def test_the_original_and_everything_about_it() -> None:
+def test_a_dead_letter_contains_the_original_and_its_origin() -> None:
     record = letter(event(extra=[("traceparent", b"00-a")]))
     assert (record.topic, record.value, record.key, record.timestamp) == ("dlq", b'{"a":1}', b"k", 1700)
     expected = {
@@ -77,7 +77,7 @@ def test_without_a_known_topic_there_is_no_topic_header() -> None:
 
 
 @pytest.mark.parametrize(("size", "kept"), [(1000, True), (1001, False)])
-def test_a_payload_beyond_the_limit_is_stood_in_for(size: int, kept: bool) -> None:
+def test_a_payload_beyond_the_limit_is_replaced_by_a_summary(size: int, kept: bool) -> None:
     payload = b"x" * size
     record = letter(event(payload))
     digest = hashlib.sha256(payload).hexdigest()
@@ -91,14 +91,14 @@ def test_a_payload_beyond_the_limit_is_stood_in_for(size: int, kept: bool) -> No
         assert orjson.loads(record.value) == {"omitted": True, "length": size, "sha256": digest}
 
 
-def test_a_tombstone_is_told_apart_and_has_a_value() -> None:
+def test_a_null_payload_is_marked_and_has_a_value() -> None:
     record = letter(event(None))
     assert record.value == b'{"omitted":false,"payload":null}'
     assert header(record, "tailrace.payload") == "null"
     assert header(record, "tailrace.payload.length") is None
 
 
-def test_by_setting_only_hash_and_length_of_a_payload_are_kept() -> None:
+def test_only_hash_and_length_of_a_payload_are_kept_if_configured() -> None:
     record = dead_letter(
         ROW, event(), None, REJECTED, letter_topic="d", pipeline="p", limit_bytes=1000, keep_payload=False
     )
@@ -107,13 +107,13 @@ def test_by_setting_only_hash_and_length_of_a_payload_are_kept() -> None:
     assert all(b"got 1" not in (v.encode() if isinstance(v, str) else v or b"") for _, v in record.headers)
 
 
-def test_what_it_takes_to_put_an_event_back_is_there() -> None:
+def test_headers_contain_what_a_redrive_needs() -> None:
     assert header(letter(event()._replace(version="3")), "tailrace.version") == "3"
     assert orjson.loads(header(letter(None), "tailrace.columns") or "") == [["id", 25], ["payload", 17], ["note", 25]]
 
 
 @pytest.mark.parametrize("name", ["tailrace.reason", "__connect.errors.topic", "kafka_dlt-original-topic"])
-def test_a_column_cannot_forge_what_letters_say_of_themselves(name: str) -> None:
+def test_a_column_cannot_forge_headers_of_dead_letters(name: str) -> None:
     record = letter(event(extra=[(name, b"forged")]))
     assert "forged" not in (header(record, name) or "")
     assert header(record, "tailrace.headers.omitted") == name
@@ -134,7 +134,7 @@ def test_an_unreadable_row_is_kept_column_by_column() -> None:
 
 
 @given(st.lists(st.none() | st.binary(), min_size=1, max_size=5))
-def test_any_row_can_be_read_back_from_its_letter(values: list[bytes | None]) -> None:
+def test_any_row_can_be_read_back_from_its_dead_letter(values: list[bytes | None]) -> None:
     columns = tuple(Column(f"c{index}", 25) for index in range(len(values)))
     row = Row(columns, tuple(values), "p", 1)
     record = dead_letter(row, None, None, REJECTED, letter_topic="d", pipeline="p", limit_bytes=10_000)
@@ -147,7 +147,7 @@ def test_any_row_can_be_read_back_from_its_letter(values: list[bytes | None]) ->
 
 
 @pytest.mark.parametrize("text", ["x" * 10_000, "é" * 5000, "😀" * 3000, "a" + "é" * 5000])
-def test_the_explanation_is_bounded_and_whole_characters(text: str) -> None:
+def test_the_explanation_is_limited_and_keeps_whole_characters(text: str) -> None:
     record = letter(event(), rejected=Rejected(Reason.POISON_MESSAGE, text))
     explanation = header(record, "tailrace.explanation")
     assert explanation is not None
@@ -155,7 +155,7 @@ def test_the_explanation_is_bounded_and_whole_characters(text: str) -> None:
     assert HEADER_BYTES - 4 < len(explanation.encode()) <= HEADER_BYTES
 
 
-def test_headers_and_key_that_would_not_fit_are_left_out_by_name() -> None:
+def test_headers_and_keys_that_do_not_fit_are_omitted_and_named() -> None:
     extra: Headers = [
         ("big", b"x" * 5000),
         *((f"c{index}", b"x" * 4000) for index in range(30)),
@@ -177,7 +177,7 @@ def test_a_column_cannot_forge_our_headers() -> None:
 
 
 @given(st.none() | st.binary(), st.none() | st.binary(), st.text(), st.none() | st.text())
-def test_any_event_becomes_a_letter_with_a_value(
+def test_any_event_becomes_a_dead_letter_with_a_value(
     payload: bytes | None, key: bytes | None, text: str, topic: str | None
 ) -> None:
     rejected = Rejected(Reason.PERMANENT_FAILURE, text)

@@ -1,4 +1,4 @@
-"""What waited behind parked keys is released in order and once, in bounded turns, whatever comes in between."""
+"""Events that waited behind parked keys are released once and in order, in limited turns."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ LIMIT = 5
 
 
 class Waited:
-    """A record as a consumer gives it."""
+    """A record as a consumer returns it."""
 
     def __init__(self, record: Record, offset: int) -> None:
         self._record, self._offset = record, offset
@@ -46,7 +46,7 @@ class Waited:
 
 
 class Topic:
-    """The waiting topic, in memory: with gaps, as markers of transactions leave them."""
+    """The waiting topic in memory, with gaps for transaction markers."""
 
     def __init__(self) -> None:
         self.records: list[Waited] = []
@@ -85,7 +85,7 @@ class Processor:
 
 
 class Pipeline:
-    """What a pipeline does with parked keys, and what Kafka keeps of it when the process is killed."""
+    """A pipeline with parked keys, and the state that Kafka keeps if the process is killed."""
 
     def __init__(self) -> None:
         self.topic, self.durable, self.out = (
@@ -124,7 +124,7 @@ class Pipeline:
                 self.insert(key, b"good")
 
     def redrive(self, key: bytes) -> None:
-        """The event in front is published, and those behind it may follow."""
+        """Publishes the first event, so that those behind it can be released."""
         state = self.keys.get(("order", key))
         if state is not None and not state.releasing:
             self.out[key].append(state.place[2:-2].encode())
@@ -133,7 +133,7 @@ class Pipeline:
             self.durable.keys["order", key] = released
 
     def turn(self, transactions: int = 1_000_000) -> None:
-        """One turn; killed and started again if it takes more transactions than that."""
+        """One turn; the pipeline is killed and restarted if it takes more transactions than that."""
         for number, records in enumerate(self.releasing.turn(Processor(), LIMIT)):
             if number >= transactions:
                 self.start()
@@ -174,8 +174,8 @@ REDRIVEN = [("redrive", key) for key in (b"a", b"b", b"c")]
 @example(deeds=[*PARKED, ("fill", 3), *REDRIVEN, ("turn", 1), ("turn",)])
 @example(deeds=[*PARKED, ("fill", 3), REDRIVEN[0], ("turn",), ("turn",), *REDRIVEN, ("turn",)])
 @given(deeds=st.lists(DEEDS, max_size=40))
-def test_each_event_comes_once_and_in_order(deeds: list[tuple[Any, ...]], seconds: float) -> None:
-    """Events, requests, turns and kills in any order; with turns as short as can be, and without an end."""
+def test_each_event_is_published_once_and_in_order(deeds: list[tuple[Any, ...]], seconds: float) -> None:
+    """Events, requests, turns and kills in any order, with turns as short as possible and with very long ones."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(release, "TURN_SECONDS", seconds)
         pipeline = Pipeline()
@@ -187,7 +187,7 @@ def test_each_event_comes_once_and_in_order(deeds: list[tuple[Any, ...]], second
     assert pipeline.out == pipeline.written
 
 
-def test_keys_that_are_released_together_take_one_pass() -> None:
+def test_keys_that_are_released_together_need_one_pass() -> None:
     pipeline = Pipeline()
     names = [str(number).encode() for number in range(100)]
     for payload in (b"bad", *[b"good"] * 10):
@@ -199,7 +199,7 @@ def test_keys_that_are_released_together_take_one_pass() -> None:
     assert pipeline.topic.reads == len(pipeline.topic.records) == 1000
 
 
-def test_a_pass_comes_to_its_end_though_events_come_as_fast_as_they_are_released(
+def test_a_pass_ends_even_if_events_arrive_as_fast_as_they_are_released(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(release, "TURN_SECONDS", 0.0)

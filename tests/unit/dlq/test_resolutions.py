@@ -1,4 +1,4 @@
-"""Marks: what hides a letter, and what must not."""
+"""Resolutions: which dead letters they resolve."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ from tailrace.dlq.resolutions import UNREADABLE, Resolution, ResolvedIds
 from tailrace.kafka.client import KafkaOptions
 
 LETTER = DeadLetter(DeadLetterId(0, 7), 1, None, b"", [("tailrace.position", b"0/1:0")])
-MARK = Resolution("redriven", 5, "ann@host", "mended", "orders", edited=True, position="0/1:0")
+RESOLUTION = Resolution("redriven", 5, "ann@host", "fixed", "orders", edited=True, position="0/1:0")
 
 
-def test_a_mark_is_read_back() -> None:
-    record = resolutions.record(KafkaOptions("b", "p", dead_letter_topic="d"), LETTER.id, MARK)
+def test_a_resolution_is_read_as_it_was_written() -> None:
+    record = resolutions.record(KafkaOptions("b", "p", dead_letter_topic="d"), LETTER.id, RESOLUTION)
     assert (record.topic, record.key) == ("d.marks", b"0-7")
-    assert Resolution.parse(record.value or b"") == MARK
+    assert Resolution.parse(record.value or b"") == RESOLUTION
     assert resolutions.dead_letter_id_of(record.key) == LETTER.id
 
 
 @pytest.mark.parametrize("value", [b"", b"\xff", b"[]", b"{}", b'"x"', b'{"action": "x", "at_ms": "soon"}'])
-def test_a_mark_that_cannot_be_read_counts_all_the_same(value: bytes) -> None:
+def test_an_unreadable_resolution_counts(value: bytes) -> None:
     mark = Resolution.parse(value)
     assert mark.action == UNREADABLE
     resolved = ResolvedIds()
@@ -30,19 +30,19 @@ def test_a_mark_that_cannot_be_read_counts_all_the_same(value: bytes) -> None:
 
 
 @pytest.mark.parametrize("key", [None, b"", b"\xff", b"x"])
-def test_other_keys_are_nobodys_mark(key: bytes | None) -> None:
+def test_other_keys_name_no_dead_letter(key: bytes | None) -> None:
     assert resolutions.dead_letter_id_of(key) is None
 
 
-def test_a_mark_hides_its_own_letter_only() -> None:
+def test_a_resolution_concerns_only_its_own_dead_letter() -> None:
     resolved = ResolvedIds()
     assert LETTER not in resolved
-    resolved.note(LETTER.id, MARK)
+    resolved.note(LETTER.id, RESOLUTION)
     assert LETTER in resolved
-    assert MARK.is_of(LETTER)
+    assert RESOLUTION.is_of(LETTER)
     renewed = DeadLetter(LETTER.id, 1, None, b"", [("tailrace.position", b"0/9:0")])
     assert renewed not in resolved
-    assert not MARK.is_of(renewed)
+    assert not RESOLUTION.is_of(renewed)
     assert DeadLetter(DeadLetterId(1, 7), 1, None, b"", LETTER.headers) not in resolved
     resolved.note(LETTER.id, None)
     assert LETTER not in resolved

@@ -1,4 +1,4 @@
-"""The settings of our clients: defaults that a user may change, and what librdkafka makes of them."""
+"""Settings of Kafka clients: defaults that a user may change, and their effect."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def options(**settings: str | int) -> KafkaOptions:
     return KafkaOptions("127.0.0.1:1", "orders", settings={name.replace("_", "."): v for name, v in settings.items()})
 
 
-def test_a_broker_that_hangs_is_given_up_soon_by_every_client() -> None:
+def test_every_client_has_short_timeouts_for_a_hanging_broker() -> None:
     for config in (admin_config(options()), consumer_config(options(), "g"), producer_config(options())):
         assert config["socket.connection.setup.timeout.ms"] == 5000
         assert config["topic.metadata.refresh.interval.ms"] == 3000
@@ -36,7 +36,7 @@ def test_a_broker_that_hangs_is_given_up_soon_by_every_client() -> None:
         ({"socket_timeout_ms": 20_000}, 20_000),
     ],
 )
-def test_what_a_user_sets_counts_and_fits(settings: dict[str, str | int], timeout: int) -> None:
+def test_settings_of_the_user_take_precedence_and_fit(settings: dict[str, str | int], timeout: int) -> None:
     given = options(**settings)
     assert producer_config(given)["socket.timeout.ms"] == timeout
     require_usable(given)
@@ -46,7 +46,7 @@ def test_what_a_user_sets_counts_and_fits(settings: dict[str, str | int], timeou
 @pytest.mark.parametrize(
     ("user", "limit", "size"), [(None, 50_000, 50_000), (20_000, 50_000, 20_000), (None, 2_000_000, None)]
 )
-def test_batches_are_no_larger_than_topics_take(user: int | None, limit: int, size: int | None) -> None:
+def test_batches_are_no_larger_than_topics_accept(user: int | None, limit: int, size: int | None) -> None:
     given = options() if user is None else options(batch_size=user)
     assert producer_config(given, batch_bytes=limit).get("batch.size") == size
 
@@ -60,6 +60,6 @@ def test_batches_are_no_larger_than_topics_take(user: int | None, limit: int, si
         KafkaError.FENCED_LEADER_EPOCH,
     ],
 )
-def test_a_partition_whose_leader_is_being_chosen_is_waited_for(code: int) -> None:
-    """As right after its topic was created: not a refusal."""
+def test_a_partition_without_a_leader_is_retried(code: int) -> None:
+    """As right after its topic was created."""
     assert isinstance(translate(KafkaError(code), "reading the stored position"), KafkaUnavailable)

@@ -21,17 +21,17 @@ NEVER = {"tailrace-offsets", "p.dead-letters"}
         ("other", False),
     ],
 )
-def test_named_or_by_template(topic: str, wanted: bool) -> None:
+def test_topics_match_by_name_or_template(topic: str, wanted: bool) -> None:
     assert topic_matcher({"shop.orders"}, "outbox.event.{aggregate}", NEVER)(topic) is wanted
 
 
-def test_a_template_that_matches_everything_still_leaves_out_what_is_not_events() -> None:
+def test_a_template_that_matches_everything_excludes_internal_topics() -> None:
     assert topic_matcher(set(), "events.{stream}", NEVER)("events.billing")
     wanted = topic_matcher(set(), "{aggregate}", NEVER)
     assert wanted("order")
     assert not any(wanted(topic) for topic in (*NEVER, "__consumer_offsets"))
 
 
-def test_dead_letters_when_named() -> None:
+def test_the_dead_letter_topic_matches_if_named() -> None:
     assert topic_matcher({"p.dead-letters"}, None, NEVER)("p.dead-letters")
     assert not topic_matcher({"a"}, None, NEVER)("b")

@@ -1,4 +1,4 @@
-"""What topics take, from their settings and from refusals."""
+"""Limits of topics, from their settings and from rejections."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def test_the_smallest_limit_counts_and_may_change() -> None:
     assert limits.record_bytes("unknown", 200_000) == 100_000
 
 
-def test_times_matter_only_where_the_producer_sets_them() -> None:
+def test_timestamps_are_limited_only_if_the_producer_sets_them() -> None:
     limits = TopicLimits()
     narrow = {"message.timestamp.before.max.ms": "600000"}
     limits.note("by broker", {"message.timestamp.type": "LogAppendTime", **narrow})

@@ -1,4 +1,4 @@
-"""Declared against live: every kind of difference, and nothing where there is none."""
+"""Compares declared with existing topics: every kind of difference."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ def test_a_missing_topic_is_to_be_created() -> None:
     assert "as the brokers are set" in kinds(TopicSpec("t"), None)[0][3]
 
 
-def test_what_is_as_declared_needs_nothing() -> None:
+def test_a_topic_as_declared_needs_no_change() -> None:
     assert differences(SPEC, TopicState(3, 1, {"retention.ms": "1000", "cleanup.policy": "compact"})) == []
 
 
-def test_what_is_not_declared_is_not_compared() -> None:
+def test_settings_that_are_not_declared_are_not_compared() -> None:
     assert differences(TopicSpec("t"), TopicState(7, 2, {"retention.ms": "5"})) == []
 
 
@@ -35,7 +35,7 @@ def test_more_partitions_are_a_growth_with_a_warning() -> None:
     assert "order across the change is not kept" in change.note
 
 
-def test_fewer_partitions_and_another_replication_are_for_a_person() -> None:
+def test_fewer_partitions_and_another_replication_are_changed_by_hand() -> None:
     found = differences(SPEC, TopicState(4, 2, {"retention.ms": "1000"}))
     assert [(change.kind, change.setting) for change in found] == [
         (Kind.BY_HAND, "partitions"),
@@ -74,6 +74,6 @@ def test_values_are_compared_as_kafka_spells_them(declared: str, live: str, same
     assert same_value(declared, live) is same
 
 
-def test_a_plan_is_sorted_by_topic_and_leaves_others_alone() -> None:
+def test_a_plan_is_sorted_by_topic_and_ignores_other_topics() -> None:
     live = {"b": TopicState(1, 1), "unknown": TopicState(9, 9)}
     assert [change.topic for change in plan([TopicSpec("c"), TopicSpec("b"), TopicSpec("a")], live)] == ["a", "c"]

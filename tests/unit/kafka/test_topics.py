@@ -1,4 +1,4 @@
-"""A topic is taken for gone only if it stays away: a broker that comes up may list none for a moment."""
+"""A topic counts as missing only after several requests: a broker that starts may list none for a moment."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tailrace.kafka import topics
 
 
 class Admin:
-    """Answers like a broker that knows more from look to look."""
+    """Answers like a broker that learns its topics one request after the other."""
 
     def __init__(self, *looks: tuple[str, ...]) -> None:
         self._looks = list(looks)
@@ -32,7 +32,9 @@ class Admin:
         ([()], ["a", "b"]),
     ],
 )
-def test_what_is_gone(looks: list[tuple[str, ...]], gone: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_topics_that_stay_unknown_are_absent(
+    looks: list[tuple[str, ...]], gone: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(topics, "ABSENCE_PAUSES", (0.0, 0.0, 0.0))
     admin: Any = Admin(*looks)
     assert topics.absent(admin, ["a", "b"]) == gone

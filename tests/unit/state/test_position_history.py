@@ -1,4 +1,4 @@
-"""Entries of the ledger: written, read, and found by time."""
+"""Entries of the position history: written, read, and found by time."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def entry(lsn: int, at_ms: int, sampled_ms: int | None = None, **offsets: dict[i
     return PositionEntry(LsnPosition(LOG, lsn, at_ms), at_ms if sampled_ms is None else sampled_ms, offsets)
 
 
-def test_an_entry_comes_back_as_it_was() -> None:
+def test_an_entry_is_read_as_it_was_written() -> None:
     token = TokenPosition(StreamIdentity("rs", "shop", {"outbox": "u"}, "f"), {"_data": "82"}, ClusterTime(1, 2), 5)
     for each in (PositionEntry(LsnPosition(LOG, 9, 5), 6, {"t": {0: 4, 1: 7}}, "1:2:"), PositionEntry(token, 6)):
         assert PositionEntry.from_json(json.loads(json.dumps(each.to_json()))) == each
@@ -45,7 +45,7 @@ def test_the_last_entry_before_a_moment(at_ms: int, lsn: int | None) -> None:
     assert (found and found.position) == (None if lsn is None else LsnPosition(LOG, lsn, lsn * 10))
 
 
-def test_after_a_rewind_the_entry_is_taken_that_passes_nothing_over() -> None:
+def test_after_a_rewind_the_entry_that_skips_nothing_is_used() -> None:
     entries = [entry(1, 10, 100), entry(3, 30, 110), entry(2, 20, 120), entry(4, 40, 130)]
     found = before(entries, 25)
     assert found is not None
@@ -53,13 +53,13 @@ def test_after_a_rewind_the_entry_is_taken_that_passes_nothing_over() -> None:
     assert before([], 25) is None
 
 
-def test_offsets_of_topics_that_an_entry_does_not_name_are_those_of_earlier_ones() -> None:
+def test_offsets_of_other_topics_come_from_earlier_entries() -> None:
     entries = [entry(1, 10, a={0: 1, 1: 2}, b={0: 5}), entry(2, 20, a={0: 3}), entry(3, 30, a={0: 9}, c={0: 1})]
     assert offsets_at(entries, entries[1]) == {"a": {0: 3, 1: 2}, "b": {0: 5}}
 
 
-def test_a_topic_whose_end_went_back_is_another_one() -> None:
-    """Before that, what was noted is of a topic that is gone; afterwards, of the new one."""
+def test_a_topic_whose_end_moved_back_was_recreated() -> None:
+    """Earlier offsets belong to the deleted topic, later ones to the new topic."""
     grown = [entry(1, 10, a={0: 5, 1: 5}, b={0: 9}), entry(2, 20, a={0: 90})]
     entries = [*grown, entry(3, 30, a={0: 40}), entry(4, 40, a={0: 41, 1: 1})]
     assert offsets_at(grown, grown[0]) == {"a": {0: 5, 1: 5}, "b": {0: 9}}

@@ -1,4 +1,4 @@
-"""`tailrace dlq` without servers: times and choices, payloads in an editor, parts of payloads beside their rules."""
+"""`tailrace dlq` without servers: selections, payloads in an editor, and invalid fields."""
 
 from __future__ import annotations
 
@@ -39,12 +39,12 @@ NOW = 1_000_000_000_000
         ("2001-09-09T03:46:40.001+02:00", NOW + 1),
     ],
 )
-def test_times(text: str, at: int | None) -> None:
+def test_times_are_parsed(text: str, at: int | None) -> None:
     assert moment(text, NOW) == at
 
 
 @pytest.mark.parametrize("text", ["yesterday", "2y", "h", "-1h", "2026-13-01"])
-def test_what_is_no_time(text: str) -> None:
+def test_invalid_times_are_rejected(text: str) -> None:
     with pytest.raises(ConfigError, match="is not a time"):
         moment(text, NOW)
 
@@ -66,12 +66,12 @@ def test_a_reason_that_does_not_exist() -> None:
         (["x"], DeadLetterFilter(), False),
     ],
 )
-def test_choices_that_mean_nothing_or_two_things(ids: list[str], found: DeadLetterFilter, all_open: bool) -> None:
+def test_empty_and_ambiguous_selections_are_rejected(ids: list[str], found: DeadLetterFilter, all_open: bool) -> None:
     with pytest.raises(ConfigError):
         choose(ids, found, all_open=all_open, hint="Name some.")
 
 
-def test_a_letter_named_twice_is_meant_once() -> None:
+def test_an_id_given_twice_is_selected_once() -> None:
     assert choose(["0-1", "1", "0-2"], DeadLetterFilter(keys=("k",)), hint="").ids == (
         DeadLetterId(0, 1),
         DeadLetterId(0, 2),
@@ -87,20 +87,20 @@ values = st.recursive(
 
 
 @given(values, st.booleans())
-def test_layout_is_white_space_only(value: object, ascii_only: bool) -> None:
+def test_indenting_changes_only_white_space(value: object, ascii_only: bool) -> None:
     text = json.dumps(value, ensure_ascii=ascii_only)
     assert json.loads(indented(text)) == value
     assert compact(indented(text)) == text
 
 
-def test_layout_for_people() -> None:
+def test_json_is_indented() -> None:
     assert indented('{"a": [1.10, {}], "b": [], "a": "x, {y}"}') == (
         '{\n  "a": [\n    1.10,\n    {}\n  ],\n  "b": [],\n  "a": "x, {y}"\n}'
     )
     assert indented("{nonsense") == compact("{nonsense") == "{nonsense"
 
 
-def test_an_editor_changes_what_it_changes(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_edit_changes_only_what_was_edited(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("VISUAL", raising=False)
     monkeypatch.setenv("EDITOR", "sed -i s/much/little/")
     assert edited(b'{"a": 1.10, "b": "much"}', "0-1") == b'{"a": 1.10, "b": "little"}'
@@ -133,13 +133,13 @@ def test_a_part_is_found_by_its_path(path: tuple[str | int, ...]) -> None:
 
 
 @pytest.mark.parametrize(("value", "path"), [({}, "$.a"), ("text", "$[0]"), ([1], "$[1]"), ({"a": 1}, "$.….a")])
-def test_a_part_that_is_not_there(value: object, path: str) -> None:
+def test_a_path_without_a_part(value: object, path: str) -> None:
     with pytest.raises(LookupError):
         part_at(value, path)
 
 
 def processor(explanation: str = "") -> EventProcessor:
-    """A processor whose validation says what the test wants."""
+    """A processor whose validation fails as the test wants."""
 
     def validate(event: OutboxEvent, topic: str) -> ValidatedPayload:
         if explanation:
@@ -155,7 +155,7 @@ def letter(payload: bytes) -> DeadLetter:
     return DeadLetter(DeadLetterId(0, 1), 1, b"k", payload, headers)
 
 
-def test_each_failing_field_beside_its_part_of_the_payload() -> None:
+def test_each_invalid_field_is_shown_with_its_part_of_the_payload() -> None:
     explanation = (
         'the payload violates version 1 of T: $.a: expected number, got "x; y, got z"; '
         "$.b[1]['c d']: expected at least 1, got 0; $: expected the field 'e', got an object of 2 fields without"
@@ -175,13 +175,13 @@ def test_a_verdict_without_fields() -> None:
     assert verdict(partial(pass_again, processor()), letter(b"{}")) == {"passes": True, "topic": "orders"}
 
 
-def test_a_line_begins_with_the_field() -> None:
+def test_a_short_explanation_begins_with_the_field() -> None:
     said = b'the payload violates version 1 of T: $.a: expected number, got "' + b"x" * 80 + b'" Remedy: Mend it.'
-    told = replace(letter(b"{}"), headers=[("tailrace.explanation", said)])
-    shown = str(row(told, None, with_state=False)["explanation"])
+    explained = replace(letter(b"{}"), headers=[("tailrace.explanation", said)])
+    shown = str(row(explained, None, with_state=False)["explanation"])
     assert shown.startswith("$.a: expected number, got")
     assert (len(shown), shown[-1]) == (60, "…")
 
 
-def test_nothing_moves_the_cursor() -> None:
+def test_control_characters_are_escaped() -> None:
     assert printable("a\x1b[2Jb\n") == "a\\x1b[2Jb\\n"
