@@ -14,7 +14,7 @@ import pytest
 from tailrace.archive.object_store import ObjectStore
 from tailrace.archive.postgres_outbox import PostgresArchiveOutbox
 from tailrace.archive.repository import ArchiveRepository
-from tailrace.archive.writer import ArchiveReport, ArchiveRun, Holds
+from tailrace.archive.writer import ArchiveReport, ArchiveRun, RowSet
 from tailrace.errors import LayoutMismatch
 from tailrace.event import Row
 from tailrace.outbox.layouts import ColumnMap, Layout
@@ -75,7 +75,7 @@ class Table:
         *,
         before_ms: int = BEFORE_MS,
         keep: bool = False,
-        held: Holds | None = None,
+        held: RowSet | None = None,
     ) -> ArchiveRun:
         repository = ArchiveRepository(ObjectStore(f"file://{self._folder}", {}, "orders"), "orders", "public.outbox")
         return ArchiveRun(

@@ -51,8 +51,8 @@ Changes.feed_all = forgetful
 """
 # What was inserted after the stream's beginning is read from the collection as well.
 NOTHING_LATER = """
-from tailrace.sources.mongo.snapshot import Later
-Later.__contains__ = lambda self, key: False
+from tailrace.temporary_table import DiskSet
+DiskSet.__contains__ = lambda self, key: False
 """
 
 
