@@ -15,7 +15,7 @@ import pytest
 from confluent_kafka import TopicPartition
 from confluent_kafka.admin import AlterConfigOpType, ConfigEntry, ConfigResource, OffsetSpec
 
-from helpers.command import Output, Tailrace
+from helpers.command import Tailrace, Output
 from helpers.parking import good
 from helpers.recovery import goes_on, plan, ran_before, recover, right, slot_dropped, work
 from helpers.shop import Shop
@@ -32,7 +32,7 @@ from tailrace.wakeup import Wakeup
 from tailrace.worker.wiring import wire
 
 MANY = 1200
-"""Rows, one in a batch: enough to be caught in the middle."""
+"""Rows, one per batch: enough to stop a run in the middle."""
 INSERT = (
     "INSERT INTO outbox (id, aggregatetype, aggregateid, type, payload) SELECT gen_random_uuid(), 'order', 'k', "
     """'OrderPlaced', '{"order": "a", "revision": 1, "amount": 1, "currency": "EUR"}' FROM generate_series(1, %s)"""
@@ -42,7 +42,7 @@ Begin = Callable[..., subprocess.Popen[str]]
 
 @pytest.fixture
 def begin() -> Iterator[Begin]:
-    """Starts a command as a separate process."""
+    """Starts a command in its own process."""
     begun: list[subprocess.Popen[str]] = []
 
     def begin(*arguments: object) -> subprocess.Popen[str]:
@@ -63,14 +63,14 @@ def ended(process: subprocess.Popen[str]) -> tuple[int, str]:
 
 
 def end(shop: Shop) -> int:
-    """How much there is on the topic, markers of transactions included; a quick look."""
+    """Returns the size of the topic, with transaction markers: cheaper than reading it."""
     places = {TopicPartition(shop.topic, number): OffsetSpec.latest() for number in range(3)}
     admin = shop.kafka.admin()
     return sum(found.result(10).offset for found in admin.list_offsets(places).values())
 
 
 def in_the_middle(shop: Shop, process: subprocess.Popen[str], before: int) -> None:
-    """Waits until it has published some of what it will; `before` is where the topic ended."""
+    """Waits until it has published some of its events; `before` is where the topic ended."""
 
     def some() -> bool:
         assert process.poll() is None, f"it was over too soon: {process.communicate()}"
@@ -80,14 +80,14 @@ def in_the_middle(shop: Shop, process: subprocess.Popen[str], before: int) -> No
 
 
 def again(shop: Shop, planned: Output) -> Counter[str]:
-    """What the replay has published, by id."""
+    """Counts the events that the replay has published, by id."""
     found = read_all(shop.kafka.bootstrap, [shop.topic])
     return Counter(header(each, "id") for each in found if header(each, "tailrace.replay") == planned["id"])
 
 
 @pytest.fixture
 def replayable(shop: Shop, tailrace: Tailrace) -> tuple[Shop, Output]:
-    """Many events that are published, and a plan to publish them again, one by one."""
+    """Many published events, and a plan to publish them again one by one."""
     shop.configure(source={"replay_window": "1 GiB"})
     connector = shop.start()
     shop.execute(INSERT, MANY)
@@ -102,8 +102,8 @@ def replayed_once(shop: Shop, planned: Output) -> None:
     assert set(again(shop, planned)) == shop.in_outbox()
 
 
-def test_two_replays_of_one_plan(replayable: tuple[Shop, Output], begin: Begin) -> None:
-    """The second takes over, and the first learns of it, however late it wakes up."""
+def test_of_two_replays_of_one_plan_one_is_fenced(replayable: tuple[Shop, Output], begin: Begin) -> None:
+    """The second takes over; the first is fenced, even if it resumes much later."""
     shop, planned = replayable
     before = end(shop)
     first = begin("replay", "apply", planned["file"])
@@ -115,7 +115,7 @@ def test_two_replays_of_one_plan(replayable: tuple[Shop, Output], begin: Begin) 
     assert 0 < sum(again(shop, planned).values()) == MANY
     os.kill(first.pid, signal.SIGCONT)
     code, said = ended(first)
-    # It gets either a fencing error, or a commit of unknown outcome, and then reads the stored position.
+    # Where it was suspended decides how it is fenced: at once, or as a commit of unknown outcome that it checks.
     assert code in (0, 4), said
     replayed_once(shop, planned)
 
@@ -123,10 +123,10 @@ def test_two_replays_of_one_plan(replayable: tuple[Shop, Output], begin: Begin) 
 def test_a_replay_that_is_stopped(replayable: tuple[Shop, Output], begin: Begin, tailrace: Tailrace) -> None:
     shop, planned = replayable
     before = end(shop)
-    result = begin("replay", "apply", planned["file"])
-    in_the_middle(shop, result, before)
-    result.send_signal(signal.SIGTERM)
-    assert ended(result)[0] == 130
+    process = begin("replay", "apply", planned["file"])
+    in_the_middle(shop, process, before)
+    process.send_signal(signal.SIGTERM)
+    assert ended(process)[0] == 130
     assert not shop.undecided(), "no transaction is left open for readers to wait for"
     assert 0 < len(again(shop, planned)) < MANY, "it was in the middle"
     shop.configure(limits={"batch_records": 100})
@@ -136,7 +136,7 @@ def test_a_replay_that_is_stopped(replayable: tuple[Shop, Output], begin: Begin,
 
 @pytest.fixture
 def lost(shop: Shop) -> tuple[Shop, int]:
-    """A pipeline whose slot is gone, with many rows that were missed, and where its topic ended before."""
+    """A pipeline without its slot that has missed many rows, and where its topic ended before."""
     shop.configure(source={"start": "beginning"})
     ran_before(shop)
     before = end(shop)
@@ -147,8 +147,8 @@ def lost(shop: Shop) -> tuple[Shop, int]:
     return shop, before
 
 
-def test_a_recovery_that_is_overtaken(lost: tuple[Shop, int], begin: Begin) -> None:
-    """In the middle of its work, or while it sleeps: it learns of it, and who came later closes the gap."""
+def test_a_recovery_that_is_fenced(lost: tuple[Shop, int], begin: Begin) -> None:
+    """While it works, or while it is suspended: it is fenced, and the later one closes the gap."""
     shop, before = lost
     first = begin("recover", "apply", shop.file, "--yes")
     in_the_middle(shop, first, before)
@@ -169,7 +169,7 @@ def test_a_recovery_that_is_overtaken(lost: tuple[Shop, int], begin: Begin) -> N
 
 
 def test_two_recoveries_at_once(lost: tuple[Shop, int], begin: Begin) -> None:
-    """Whoever is not done is refused or fenced, and says so; if it is both of them, a third closes the gap."""
+    """One that is not done is refused or fenced, and reports it; if both are, a third closes the gap."""
     shop, _ = lost
     shop.configure(limits={"batch_records": 20})
     pair = [begin("recover", "apply", shop.file, "--yes") for _ in range(2)]
@@ -181,26 +181,26 @@ def test_two_recoveries_at_once(lost: tuple[Shop, int], begin: Begin) -> None:
 
 
 class Slow(RecoveryRun):
-    """A recovery that is slow to go on when a record was refused: `meanwhile` happens in between."""
+    """A recovery that is delayed when a record was refused: `in_between` runs before it continues."""
 
-    def __init__(self, *arguments: Any, meanwhile: Callable[[], None], aside: bool, **more: Any) -> None:
-        """`aside`: not even the refusal is looked at yet."""
+    def __init__(self, *arguments: Any, in_between: Callable[[], None], before_handling: bool, **more: Any) -> None:
+        """`before_handling`: the delay is before the refusal is handled."""
         super().__init__(*arguments, **more)
-        self._meanwhile, self._aside = meanwhile, aside
+        self._in_between, self._before_handling = in_between, before_handling
 
     def _attempt(self, row_filter: RowFilter, *, resume: bool) -> RecoveryResult:
-        if resume and not self._aside:
-            self._meanwhile()
+        if resume and not self._before_handling:
+            self._in_between()
         try:
             return super()._attempt(row_filter, resume=resume)
         except RecordsRefused:
-            if self._aside:
-                self._meanwhile()
+            if self._before_handling:
+                self._in_between()
             raise
 
 
 def ends_with(error: type[TailraceError], shop: Shop, kind: type[RecoveryRun] = RecoveryRun, **more: Any) -> None:
-    """A recovery in this process."""
+    """Runs a recovery in this process and expects the error."""
     survey = RecoveryPlanner(wire(load_pipeline(shop.file)))
     ownership = Ownership(survey.wiring.kafka, "slow")
     try:
@@ -212,8 +212,8 @@ def ends_with(error: type[TailraceError], shop: Shop, kind: type[RecoveryRun] = 
         survey.close()
 
 
-def test_a_recovery_that_is_overtaken_when_a_record_was_refused(shop: Shop) -> None:
-    """It does not go on with what it knew before; nor does it disturb who has begun meanwhile."""
+def test_a_recovery_that_is_fenced_when_a_record_was_refused(shop: Shop) -> None:
+    """It does not continue with outdated state, nor does it disturb the one that took over."""
     shop.configure(source={"start": "beginning"})
     ran_before(shop)
     shop.insert(json.dumps({**json.loads(good(1)), "note": "n" * 5000}), key="large")
@@ -231,7 +231,7 @@ def test_a_recovery_that_is_overtaken_when_a_record_was_refused(shop: Shop) -> N
         seen = Counter(each.id for each in [*shop.published(), *shop.dead_lettered()])
         assert seen == Counter(shop.in_outbox())
 
-    ends_with(Fenced, shop, Slow, meanwhile=another, aside=False)
+    ends_with(Fenced, shop, Slow, in_between=another, before_handling=False)
     each_once()
     shop.insert(json.dumps({**json.loads(good(1)), "note": "n" * 5000}), key="large")
     slot_dropped(shop)
@@ -242,7 +242,7 @@ def test_a_recovery_that_is_overtaken_when_a_record_was_refused(shop: Shop) -> N
         Ownership(wiring.kafka, "another").make()
         publisher.open()
 
-    ends_with(Fenced, shop, Slow, meanwhile=begun, aside=True)
+    ends_with(Fenced, shop, Slow, in_between=begun, before_handling=True)
     assert publisher.stored is not None
     publisher.store(publisher.stored)
     publisher.close()
@@ -250,8 +250,8 @@ def test_a_recovery_that_is_overtaken_when_a_record_was_refused(shop: Shop) -> N
     each_once()
 
 
-def test_the_slot_of_a_recovery(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
-    """One that was overtaken leaves the other's slot alone; and none is complete if its own is lost meanwhile."""
+def test_a_fenced_recovery_leaves_the_other_slot_alone(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A fenced one leaves the other's slot alone; none is complete if its own slot is lost."""
     shop.configure(source={"start": "beginning"})
     ran_before(shop)
     work(shop)
@@ -279,10 +279,10 @@ def test_the_slot_of_a_recovery(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> 
 
 def test_a_recovery_that_is_stopped(lost: tuple[Shop, int], begin: Begin) -> None:
     shop, before = lost
-    result = begin("recover", "apply", shop.file, "--yes")
-    in_the_middle(shop, result, before)
-    result.send_signal(signal.SIGTERM)
-    code, said = ended(result)
+    process = begin("recover", "apply", shop.file, "--yes")
+    in_the_middle(shop, process, before)
+    process.send_signal(signal.SIGTERM)
+    code, said = ended(process)
     assert (code, '"complete": false' in said) == (130, True), said
     assert not shop.undecided(), "no transaction is left open for readers to wait for"
     shop.start(wait=False).failed("RecoveryUnfinished")

@@ -25,14 +25,14 @@ from tailrace.worker.options import kafka_options
 
 @pytest.fixture
 def pair(kafka: KafkaBroker, tmp_path: Path) -> Iterator[Pair]:
-    """Postgres 16: slots do not come along."""
+    """Postgres 16: slots are not copied to the standby."""
     with open_pair("16", kafka, tmp_path) as pair:
         yield pair
 
 
 @pytest.fixture
 def synchronised(kafka: KafkaBroker, tmp_path: Path) -> Iterator[Pair]:
-    """Postgres 18, which hands slots on, and lets nobody read what the standby does not have."""
+    """Postgres 18 copies slots to the standby, and streams only rows that the standby has."""
     with open_pair(
         "18",
         kafka,
@@ -49,8 +49,8 @@ def synchronised(kafka: KafkaBroker, tmp_path: Path) -> Iterator[Pair]:
         yield pair
 
 
-def test_the_slot_is_gone(pair: Pair) -> None:
-    """All rows are there: it is the slot alone that is missing, and what the ledger knew holds on the new timeline."""
+def test_a_failover_without_the_slot(pair: Pair) -> None:
+    """All rows are there, only the slot is missing; the position history stays valid on the new timeline."""
     shop = pair.shop
     connector = shop.start()
     shop.writer()
@@ -64,22 +64,22 @@ def test_the_slot_is_gone(pair: Pair) -> None:
     pair.fail_over()
     work(shop)
     shop.start(wait=False).failed("SlotMissing")
-    told = plan(shop)
-    assert told["case"]["code"] == "SlotMissing", told
-    assert (told["missed"], told["undecided"]) == (len(shop.writers[0].written) - before, 0), told
-    assert told["left_out"]["passed"] == before, "the ledger's snapshot is of the old timeline, and holds"
-    assert not any("stay published" in note for note in told["notes"]), told
+    planned = plan(shop)
+    assert planned["case"]["code"] == "SlotMissing", planned
+    assert (planned["missed"], planned["undecided"]) == (len(shop.writers[0].written) - before, 0), planned
+    assert planned["left_out"]["passed"] == before, "the snapshot in the position history is of the old timeline"
+    assert not any("stay published" in note for note in planned["notes"]), planned
     apply(shop)
     goes_on(shop)
 
 
-def hand_on(pair: Pair) -> None:
+def copy_slot_to_standby(pair: Pair) -> None:
     """Waits until the slot is on the standby."""
     shop = pair.shop
 
     def synced() -> bool:
-        # A slot is handed on once it stands where nothing is under way, and a little further: a server's own worker
-        # waits for that. Nothing of this has the number of a transaction.
+        # A slot is copied once no transaction is running at its position, and a little later: a server's worker waits
+        # for that. None of these statements gets a transaction id.
         shop.execute("SELECT pg_log_standby_snapshot(), pg_logical_emit_message(false, 'x', 'x')")
         session.execute("SELECT pg_sync_replication_slots()")
         look = "SELECT synced AND NOT temporary FROM pg_replication_slots WHERE slot_name = %s"
@@ -89,17 +89,17 @@ def hand_on(pair: Pair) -> None:
         wait_until(synced, 60, what="the slot to be on the standby")
 
 
-def test_a_slot_that_came_along(synchronised: Pair) -> None:
-    """It runs through it: what was stored on the old timeline is a place on the new one. Nothing is lost or doubled."""
+def test_a_failover_with_the_slot(synchronised: Pair) -> None:
+    """The pipeline continues through it: positions of the old timeline are valid on the new one."""
     pair, shop = synchronised, synchronised.shop
     connector = shop.start()
     shop.writer()
     work(shop)
 
-    hand_on(pair)
+    copy_slot_to_standby(pair)
     work(shop)
     assert not shop.caught_up().missing
-    # The address may move before the standby is promoted: that is waited for.
+    # The address may move before the standby is promoted: the connector waits for that.
     pair.fail_over(before=lambda: connector.says("is synchronised"))
     work(shop)
     verdict = shop.caught_up(120)
@@ -114,14 +114,14 @@ def test_a_slot_that_came_along(synchronised: Pair) -> None:
     assert verdict.ok, verdict
 
 
-def test_set_back_before_a_failover(synchronised: Pair, tailrace: Tailrace) -> None:
-    """What comes again on the new timeline is marked as what it is; what is new there is not."""
+def test_a_rewind_before_a_failover(synchronised: Pair, tailrace: Tailrace) -> None:
+    """Events that are published again on the new timeline are marked as replayed; new ones are not."""
     pair, shop = synchronised, synchronised.shop
     connector = shop.start()
     shop.writer()
-    hand_on(pair)
+    copy_slot_to_standby(pair)
     assert connector.stop() == 0
-    # Only now: a slot that is held back is not handed on.
+    # Only now: a slot that is held back is not copied.
     shop.configure(source={"replay_window": "1 GiB"})
     connector = shop.start()
     work(shop)
@@ -132,7 +132,7 @@ def test_set_back_before_a_failover(synchronised: Pair, tailrace: Tailrace) -> N
     pair.standby.caught_up()
     pair.fail_over()
     work(shop, 1)
-    # Its position is on the new timeline by then, and the rewind was noted on the old one.
+    # Its position is on the new timeline by then; the rewind was stored on the old one.
     shop.start(kill=failpoints.ROWS_READ, wait=False).ended()
     shop.start()
 
@@ -148,12 +148,12 @@ def test_set_back_before_a_failover(synchronised: Pair, tailrace: Tailrace) -> N
 
 
 def gone(shop: Shop) -> set[str]:
-    """Published, and not in the table."""
+    """Returns events that are published and not in the table."""
     return {seen.id for seen in [*shop.published(), *shop.dead_lettered()]} - shop.in_outbox()
 
 
 def test_a_standby_that_lacks_the_last_rows(pair: Pair, tailrace: Tailrace) -> None:
-    """They were published: that is told by name, and nothing of it is published again."""
+    """They were published: the error names that, and none of them is published again."""
     shop = pair.shop
     shop.configure(source={"replay_window": "1 GiB"})
     ran_before(shop)
@@ -173,14 +173,14 @@ def test_a_standby_that_lacks_the_last_rows(pair: Pair, tailrace: Tailrace) -> N
     before = len(shop.writers[0].written)
     work(shop)
 
-    def judged() -> None:
-        told = plan(shop)
-        assert told["case"]["code"] == "WrongLog", told
-        assert (told["missed"], told["undecided"]) == (len(shop.writers[0].written) - before, 0), told
-        assert any("left timeline 1 at" in note and "stay published" in note for note in told["notes"]), told
+    def check_plan() -> None:
+        planned = plan(shop)
+        assert planned["case"]["code"] == "WrongLog", planned
+        assert (planned["missed"], planned["undecided"]) == (len(shop.writers[0].written) - before, 0), planned
+        assert any("left timeline 1 at" in note and "stay published" in note for note in planned["notes"]), planned
 
-    # Set back to where both logs are the same: what was published behind that counts all the same.
-    judged()
+    # Rewound to where both logs are the same: events published after that still count.
+    check_plan()
     stopped = shop.start(wait=False)
     stopped.failed("WrongLog")
     assert "rewound from" in stopped.log
@@ -192,8 +192,8 @@ def test_a_standby_that_lacks_the_last_rows(pair: Pair, tailrace: Tailrace) -> N
     stopped = shop.start(wait=False)
     stopped.failed("WrongLog")
     assert "rewound from" not in stopped.log
-    judged()
-    # The service does again what the database has forgotten: the same event is known, another one is no such event.
+    check_plan()
+    # The service repeats what the database has lost: the same event is recognised; another event with its id is not.
     again = "INSERT INTO outbox SELECT * FROM jsonb_populate_record(NULL::outbox, %s::jsonb || %s::jsonb)"
     shop.execute(again, lost, json.dumps({"payload": {"order": "another"}}))
     assert last in refused(shop, "RecoveryUncertain")

@@ -25,7 +25,7 @@ def test_every_failpoint_is_exercised() -> None:
 
 @pytest.mark.parametrize("point", AT_START)
 def test_killed_during_the_first_start(shop: Shop, point: str) -> None:
-    """The rows of the table come once, and what is committed meanwhile comes once, too."""
+    """Rows of the table and rows committed in between are published once."""
     shop.configure(source={"start": "beginning"}, limits={"batch_records": 20})
     writer = shop.writer()
     for _ in range(40):
@@ -60,7 +60,7 @@ def test_killed_while_streaming(shop: Shop, point: str) -> None:
 
 
 def test_killed_while_draining(shop: Shop) -> None:
-    """SIGTERM has come, and then the power goes."""
+    """SIGKILL while it drains after SIGTERM."""
     connector = shop.start(kill=failpoints.DRAINING, wait=False)
     connector.says('"running"')
     writer = shop.writer()

@@ -38,7 +38,7 @@ def right(shop: Shop) -> None:
     assert verdict.ok, verdict
 
 
-def test_now_means_nothing_older(shop: Shop) -> None:
+def test_start_now_publishes_no_older_rows(shop: Shop) -> None:
     writer = shop.writer()
     older = {entry.id for _ in range(5) for entry in writer.transaction(rollback=False)}
     shop.start()
@@ -50,7 +50,7 @@ def test_now_means_nothing_older(shop: Shop) -> None:
     assert verdict.ok, verdict
 
 
-def test_beginning_beside_writers(either: Shop) -> None:
+def test_start_beginning_while_others_write(either: Shop) -> None:
     """Between the last row of the table and the first of the log there is no gap, and no row is in both."""
     shop = either
     shop.configure(source={"start": "beginning"}, limits={"batch_records": 50})
@@ -65,7 +65,7 @@ def test_beginning_beside_writers(either: Shop) -> None:
 
 
 class Session:
-    """A transaction that is held open across the slot's creation; its rows are in the ledger when it has committed."""
+    """A transaction that is held open while the slot is created; its events are recorded as written on commit."""
 
     def __init__(self, shop: Shop, name: str) -> None:
         self._connection = psycopg.connect(shop.dsn)
@@ -84,7 +84,7 @@ class Session:
         self._entries.append(WrittenEvent(row[0], self._name, len(self._entries), True, WriteOutcome.COMMITTED))
 
     def insert_in_savepoints(self) -> None:
-        """Rows of subtransactions, nested and one behind the other, have numbers of their own; one rolls back."""
+        """Rows of subtransactions, nested and consecutive, have their own transaction ids; one is rolled back."""
         self._connection.execute("SAVEPOINT one")
         self.insert()
         self._connection.execute("SAVEPOINT two")
@@ -103,7 +103,7 @@ class Session:
 
 
 def waits_for(shop: Shop, session: Session) -> None:
-    """The slot's creation waits for this transaction to end."""
+    """Waits until the slot's creation waits for this transaction to end."""
     wait_until(
         lambda: shop.execute(
             "SELECT 1 FROM pg_locks WHERE locktype = 'transactionid' AND NOT granted AND transactionid::text = %s",
@@ -115,10 +115,10 @@ def waits_for(shop: Shop, session: Session) -> None:
 
 
 def test_transactions_that_span_the_snapshot(either: Shop) -> None:
-    """Killed while the table is read; the next session must tell by each row's number whose it is to publish.
+    """Killed while reading the table; the next session decides by each row's transaction id whether to publish it.
 
     Creating a slot waits twice for transactions that are under way. One that begins during the second wait is running
-    when the snapshot is taken: its rows are the log's, whenever it commits.
+    when the snapshot is taken: its rows come from the log, whenever it commits.
     """
     shop = either
     shop.configure(source={"start": "beginning"}, limits={"batch_records": 10})
@@ -137,7 +137,7 @@ def test_transactions_that_span_the_snapshot(either: Shop) -> None:
     for session in (spanning, ending):
         session.insert()
         session.insert_in_savepoints()
-    # A later number that is committed puts theirs among those the snapshot has to list.
+    # A later transaction id that is committed puts theirs among those that the snapshot lists.
     writer.transaction(rollback=False)
     second.commit()
     assert connector.ended() == -9
@@ -150,7 +150,7 @@ def test_transactions_that_span_the_snapshot(either: Shop) -> None:
     snapshot = Snapshot.parse(stored.table_read.snapshot)
     assert {spanning.xid, ending.xid} <= snapshot.running
     assert not {first.xid, second.xid} & snapshot.running
-    # What the server itself says of each row; all numbers are of one epoch here.
+    # The server's own answer for each row; all transaction ids are of one epoch here.
     truth = shop.execute(
         "SELECT xmin::text, pg_visible_in_snapshot(xmin::text::xid8, %s::pg_snapshot), "
         "pg_snapshot_xmax(pg_current_snapshot())::text FROM outbox",
@@ -166,11 +166,11 @@ def test_transactions_that_span_the_snapshot(either: Shop) -> None:
     right(shop)
 
 
-def test_sort_keys_that_may_be_null(shop: Shop) -> None:
-    """NULL sorts last and is not greater than anything: a resumed reading must not leave such rows out."""
+def test_rows_with_null_sort_keys_are_published(shop: Shop) -> None:
+    """NULL sorts last and is not greater than anything: a resumed read must not leave such rows out."""
     shop.execute("ALTER TABLE outbox ALTER COLUMN created_at DROP NOT NULL")
     shop.configure(source={"start": "beginning"}, limits={"batch_records": 10})
-    # No key twice, since rows without a time come behind all others.
+    # Each key only once, because rows without a time come behind all others.
     writer = shop.writer(keys=100_000, mix=Mix(rollback=0, invalid=0))
     for _ in range(40):
         writer.transaction(1)
@@ -182,7 +182,7 @@ def test_sort_keys_that_may_be_null(shop: Shop) -> None:
 
 
 def test_a_table_rewritten_before_its_first_read_is_complete(shop: Shop) -> None:
-    """VACUUM FULL keeps the rows' numbers: it goes on. ALTER TABLE does not: a recovery publishes exactly the rest."""
+    """VACUUM FULL keeps the rows' transaction ids: it continues. ALTER TABLE does not: a recovery does the rest."""
     shop.configure(source={"start": "beginning"}, limits={"batch_records": 10})
     writer = shop.writer(keys=100_000, mix=Mix(rollback=0, invalid=0))
     for _ in range(60):
@@ -199,8 +199,10 @@ def test_a_table_rewritten_before_its_first_read_is_complete(shop: Shop) -> None
     shop.execute("VACUUM FULL outbox")
     writer.transaction(1)
     shop.start(wait=False).failed("TableRewritten")
-    told = recovering.plan(shop)
-    assert (told["case"]["code"], told["missed"], told["undecided"]) == ("TableRewritten", 62 - seen, 0), told
+    planned = recovering.plan(shop)
+    assert (planned["case"]["code"], planned["missed"], planned["undecided"]) == ("TableRewritten", 62 - seen, 0), (
+        planned
+    )
     assert recovering.apply(shop)["published"] == 62 - seen
     shop.start()
     writer.transaction(1)
@@ -208,7 +210,7 @@ def test_a_table_rewritten_before_its_first_read_is_complete(shop: Shop) -> None
 
 
 def test_a_table_rewritten_between_the_snapshot_and_its_read(shop: Shop) -> None:
-    """Under the older snapshot the table would be an empty one."""
+    """With the older snapshot the table would look empty."""
     shop.insert(PAYLOAD)
     with psycopg.connect(shop.dsn) as holder, PgConnection(shop.dsn, replication=False, timeout=30) as link:
         holder.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
@@ -220,25 +222,25 @@ def test_a_table_rewritten_between_the_snapshot_and_its_read(shop: Shop) -> None
 
 
 def test_rows_that_are_older_than_kafka_keeps_records(shop: Shop) -> None:
-    """Kafka deletes by the record's timestamp: with that of a commit long ago, nobody would ever read them."""
+    """Kafka deletes by the record's timestamp: with that of an old commit it would delete them unread."""
     shop.configure(source={"start": "beginning"}, outbox={"columns": {"timestamp": "created_at"}})
     shop.writer(mix=Mix(rollback=0, invalid=0)).transaction(5)
     shop.execute("UPDATE outbox SET created_at = now() - interval '40 days'")
     shop.start()
     right(shop)
     for message in read_all(shop.kafka.bootstrap, [shop.topic]):
-        told = int(dict(message.headers() or [])["timestamp"])
-        assert message.timestamp()[1] - told > 39 * DAY_MS
+        created_ms = int(dict(message.headers() or [])["timestamp"])
+        assert message.timestamp()[1] - created_ms > 39 * DAY_MS
 
 
 def test_sort_keys_that_are_not_unique_are_refused(shop: Shop) -> None:
-    """Rows with equal keys could be passed over where a page ends between them."""
+    """A page that ends between rows with equal keys could skip some of them."""
     shop.configure(source={"start": "beginning", "order_by": ["created_at"]})
     shop.start(wait=False).failed("LayoutMismatch")
 
 
 def test_failover_slots(either: Shop) -> None:
-    """They came with Postgres 17."""
+    """Postgres 17 and newer have them."""
     either.configure(source={"failover": True})
     if either.postgres.version == "16":
         either.start(wait=False).failed("ConfigError", exit_code=2)
@@ -275,7 +277,7 @@ def publish(shop: Shop) -> None:
 
 
 @pytest.mark.usefixtures("role")
-def test_the_least_rights_are_enough(shop: Shop) -> None:
+def test_the_privileges_that_init_prints_are_enough(shop: Shop) -> None:
     publish(shop)
     shop.configure(source={"start": "beginning"})
     writer = shop.writer()
@@ -287,7 +289,7 @@ def test_the_least_rights_are_enough(shop: Shop) -> None:
     right(shop)
 
 
-def test_rows_without_a_time_come_in_the_order_of_their_transactions(shop: Shop) -> None:
+def test_rows_without_a_time_are_published_in_transaction_order(shop: Shop) -> None:
     """Their ids are random; killed in between, it is resumed in the same order."""
     shop.settings["outbox"] = {}
     shop.configure(source={"start": "beginning"}, limits={"batch_records": 10})
@@ -301,7 +303,7 @@ def test_rows_without_a_time_come_in_the_order_of_their_transactions(shop: Shop)
 
 
 @pytest.mark.usefixtures("role")
-def test_a_publication_that_only_the_owner_can_make(shop: Shop) -> None:
+def test_a_missing_privilege_to_create_the_publication_is_reported(shop: Shop) -> None:
     connector = shop.start(wait=False)
     connector.failed("AccessRefused")
     assert "CREATE PUBLICATION" in connector.log
@@ -310,7 +312,7 @@ def test_a_publication_that_only_the_owner_can_make(shop: Shop) -> None:
 
 @pytest.mark.usefixtures("role")
 def test_rows_hidden_by_a_policy_are_an_error(shop: Shop) -> None:
-    """The log knows no policies; a table read that did would leave rows out silently."""
+    """The log ignores row security; a table read that applies it would leave rows out silently."""
     publish(shop)
     shop.execute("ALTER TABLE outbox ENABLE ROW LEVEL SECURITY")
     shop.execute("CREATE POLICY mine ON outbox FOR SELECT USING (aggregateid = 'mine')")
@@ -319,8 +321,8 @@ def test_rows_hidden_by_a_policy_are_an_error(shop: Shop) -> None:
     shop.start(wait=False).failed("AccessRefused")
 
 
-def test_a_wrong_password(shop: Shop, role: str) -> None:
-    """Row 35: refused at once, and neither password is ever shown."""
+def test_a_wrong_password_is_refused_and_not_shown(shop: Shop, role: str) -> None:
+    """Row 35: refused at once; neither password is ever shown."""
     wrong = "incorrect-zebra"
     shop.configure(source={"postgres": make_conninfo(shop.dsn, user=role, password=wrong)})
     connector = shop.start(wait=False)
@@ -328,8 +330,8 @@ def test_a_wrong_password(shop: Shop, role: str) -> None:
     assert wrong not in connector.log
 
 
-def test_rights_lost_while_running(shop: Shop, role: str) -> None:
-    """Row 35: the password is rotated, and the session ends: that does not heal by waiting."""
+def test_privileges_lost_while_running_stop_the_pipeline(shop: Shop, role: str) -> None:
+    """Row 35: the password is rotated and the session ends: waiting does not help."""
     publish(shop)
     connector = shop.start()
     shop.execute(f"ALTER ROLE {role} PASSWORD 'another-one-by-now'")

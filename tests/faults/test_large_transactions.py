@@ -30,7 +30,7 @@ FROM generate_series(1, %(rows)s) n
 
 
 def write(shop: Shop, rows: int, note: int) -> int:
-    """One transaction of so many rows, with a note of so many bytes in each; the LSN behind it."""
+    """Writes one transaction of `rows` rows with notes of `note` bytes; returns the LSN behind it."""
     statement = EVENTS
     for name, value in {"keys": KEYS, "bytes": note, "rows": rows}.items():
         statement = statement.replace(f"%({name})s", str(value))
@@ -50,13 +50,13 @@ def peak_mb(connector: Connector) -> int:
 
 
 def published(connector: Connector) -> int:
-    """How many events the process published, by its own last word."""
+    """Returns how many events the process has published according to its log."""
     lines = [json.loads(line) for line in connector.log.splitlines()]
     return sum(line["events"] for line in lines if line["event"] == "published")
 
 
 def passes(shop: Shop, connector: Connector, lsn: int) -> None:
-    """Waits until a position of the log behind the transaction is stored; then memory and the oracle are asked."""
+    """Waits until a position behind the transaction is stored, then checks memory and the oracle's verdict."""
     wait_until(
         lambda: (shop.positions()[-1].progress >= (2, lsn, 0)) or not connector.running,
         120,
@@ -68,8 +68,8 @@ def passes(shop: Shop, connector: Connector, lsn: int) -> None:
     assert verdict.ok, verdict
 
 
-def test_many_rows_killed_in_the_middle(shop: Shop) -> None:
-    """It goes out in pieces, each with its ordinal; the second run begins with the first row that is not out."""
+def test_a_large_transaction_killed_in_the_middle(shop: Shop) -> None:
+    """It is published in pieces, each with its ordinal; the second run begins with the first unpublished row."""
     shop.start().stop()
     lsn = write(shop, ROWS, note=80)
     size = shop.execute("SELECT sum(pg_column_size(payload)) FROM outbox")[0][0]
@@ -84,8 +84,8 @@ def test_many_rows_killed_in_the_middle(shop: Shop) -> None:
 
 
 @pytest.mark.parametrize("start", ["now", "beginning"])
-def test_large_rows(shop: Shop, start: str) -> None:
-    """Few rows, each half as large as may be: bytes are what is counted, from the log as well as from the table."""
+def test_batches_of_large_rows_are_limited_by_bytes(shop: Shop, start: str) -> None:
+    """Few rows, each half as large as allowed: batches are limited by bytes, from the log and from the table."""
     shop.configure(source={"start": start})
     if start == "now":
         connector = shop.start()

@@ -1,4 +1,4 @@
-"""Rows 36, 38-41, 43 and 56 of the fault matrix for MongoDB: its log lost, its outbox gone, its end."""
+"""Rows 36, 38-41, 43 and 56 of the fault matrix for MongoDB: lost oplog, dropped collections, bad documents."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tailrace.testkit.topic_reader import header, read_all
 
 @pytest.fixture(scope="module")
 def small_mongo() -> Iterator[MongoServer]:
-    """A server of our own, whose oplog is soon full."""
+    """A server of its own with a small oplog."""
     with MongoServer(oplog_mb=1, choice=ServerChoice.LOCAL) as server:
         yield server
 
@@ -29,7 +29,7 @@ def own_users(small_mongo: MongoServer, kafka: KafkaBroker, tmp_path: Path) -> I
 
 
 def worked(users: Users, transactions: int = 5) -> None:
-    """The pipeline has published, and is stopped."""
+    """Runs a pipeline that publishes some events, then stops it."""
     users.start()
     writer = users.writer()
     for _ in range(transactions):
@@ -40,7 +40,7 @@ def worked(users: Users, transactions: int = 5) -> None:
 
 
 def roll_over(users: Users) -> None:
-    """Fills the oplog with other things until its first entry is another one."""
+    """Fills the oplog with other writes until its first entry is removed."""
     with users.client() as client:
         oplog = client.local["oplog.rs"]
         newest = oplog.find_one(sort=[("$natural", -1)])
@@ -72,7 +72,7 @@ def test_the_server_is_killed(own_users: Users) -> None:
 
 
 def test_the_oplog_has_rolled_over(own_users: Users) -> None:
-    """It says so once, and does not heal by itself; a person's word makes it go on from now."""
+    """It fails once and does not recover by itself; --adopt makes it continue from now."""
     users = own_users
     worked(users)
     lost = {entry.id for entry in users.writers[0].transaction(3, rollback=False)}
@@ -92,7 +92,7 @@ def test_the_oplog_has_rolled_over(own_users: Users) -> None:
 
 
 def test_a_quiet_outbox_does_not_fall_off_the_oplog(own_users: Users) -> None:
-    """Others are busy; the position follows the server's own token, so that a stop afterwards is harmless."""
+    """Other collections are busy; the position follows the server's token, so that a later stop does no harm."""
     users = own_users
     worked(users)
     connector = users.start()
@@ -117,7 +117,7 @@ def test_a_quiet_outbox_does_not_fall_off_the_oplog(own_users: Users) -> None:
 @pytest.mark.parametrize("end", ["drop", "rename", "drop database"])
 @pytest.mark.parametrize("running", [True, False], ids=["running", "stopped"])
 def test_the_collection_is_gone(users: Users, end: str, running: bool) -> None:
-    """Everything before is published; then it stops, and goes on only when told to."""
+    """Everything before is published; then it stops, and continues only with --adopt."""
     worked(users)
     if running:
         users.start()
@@ -137,7 +137,7 @@ def test_the_collection_is_gone(users: Users, end: str, running: bool) -> None:
     connector = users.connectors[-1] if running else users.start(wait=False)
     connector.failed(error)
     assert "--adopt" in connector.log
-    users.start(wait=False).failed("WrongLog")  # made anew: not the one that was read
+    users.start(wait=False).failed("WrongLog")  # re-created: not the collection that was read
     users.start("--adopt")
     after = users.insert("after")
     wait_until(lambda: after in {seen.id for seen in users.published()}, 60, what=f"it:\n{users.connectors[-1].log}")
@@ -150,7 +150,7 @@ def test_the_collection_is_gone(users: Users, end: str, running: bool) -> None:
     wait_until(lambda: last in {seen.id for seen in users.published()}, 60, what="the last event")
 
 
-def test_what_is_watched_was_changed(users: Users) -> None:
+def test_a_change_of_the_watched_collections_is_refused(users: Users) -> None:
     worked(users)
     with users.client() as client:
         client[users.database].create_collection("outbox2")
@@ -168,8 +168,8 @@ def test_what_is_watched_was_changed(users: Users) -> None:
     assert len(ids) == len(set(ids))
 
 
-def test_changes_that_are_too_large(users: Users) -> None:
-    """This server cannot send them in parts: it stops once, everything before is out, a person goes on."""
+def test_changes_that_are_too_large_stop_the_pipeline(users: Users) -> None:
+    """This server cannot split them: the pipeline stops after publishing everything before, and --adopt continues."""
     users.start().stop()
     before = users.insert("before")
     for _ in range(2):
@@ -193,7 +193,7 @@ def test_changes_that_are_too_large(users: Users) -> None:
 
 
 POISON = "poison_message"
-# What differs from a good document, the reason, a word of the explanation.
+# The difference from a valid document, the reason, a word of the explanation.
 BAD: dict[str, tuple[dict[str, Any], str, str]] = {
     "NaN": ({"payload": {"user": "u", "revision": 1, "email": "e", "n": float("nan")}}, POISON, "nan"),
     "no JSON": ({"payload": '{"user": '}, POISON, "not usable JSON"),
@@ -207,7 +207,7 @@ BAD: dict[str, tuple[dict[str, Any], str, str]] = {
 }
 
 
-def test_poison_is_set_aside_and_the_stream_moves_on(users: Users) -> None:
+def test_poison_messages_are_dead_lettered_and_the_stream_continues(users: Users) -> None:
     connector = users.start()
     before = users.insert("k")
     for fields, _, _ in BAD.values():
@@ -230,7 +230,7 @@ def test_poison_is_set_aside_and_the_stream_moves_on(users: Users) -> None:
     assert "nothing else" not in connector.log, "no payload in logs"
 
 
-def test_a_wire_that_is_cut_and_one_that_falls_silent(kafka: KafkaBroker, tmp_path: Path) -> None:
+def test_a_closed_and_a_hanging_connection(kafka: KafkaBroker, tmp_path: Path) -> None:
     with MongoServer(choice=ServerChoice.LOCAL) as server, TcpProxy((server.host, server.port)) as proxy:
         server.advertise(proxy.port)
         users = open_users(server, kafka, tmp_path, link_timeout=3)

@@ -1,5 +1,6 @@
-"""MongoDB's first start: what is in the collection comes once, killed half-way or not, and so does what is written
-meanwhile.
+"""MongoDB's first start: documents of the collection and those written during the read are published once.
+
+That also holds if it is killed half-way.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ def write(users: Users, transactions: int) -> None:
         writer.transaction()
 
 
-def test_what_is_there_comes_first_and_once(users: Users) -> None:
+def test_existing_documents_are_published_first_and_once(users: Users) -> None:
     users.configure(source={"start": "beginning"}, limits={"batch_records": 20})
     write(users, 40)
     users.start()
@@ -31,7 +32,7 @@ def test_what_is_there_comes_first_and_once(users: Users) -> None:
     verdict = users.caught_up()
     assert verdict.ok, verdict
     wait_until(lambda: users.positions()[-1].collection_read is None, 60, what="the end of the collection")
-    # The end of the reading is stored: another start does not look at the collection again.
+    # The end of the read is stored: the next start does not read the collection again.
     assert users.connectors[-1].stop() == 0
     users.start()
     write(users, 5)
@@ -41,8 +42,8 @@ def test_what_is_there_comes_first_and_once(users: Users) -> None:
 
 
 @pytest.mark.parametrize("nth", [1, 3])
-def test_killed_half_way(users: Users, nth: int) -> None:
-    """The next start reads a newer snapshot, and leaves to the stream what was inserted in between."""
+def test_killed_while_reading_the_collection(users: Users, nth: int) -> None:
+    """The next start reads a newer snapshot, and leaves documents inserted in between to the stream."""
     users.configure(source={"start": "beginning"}, limits={"batch_records": 20})
     write(users, 40)
     assert users.start(kill=f"{failpoints.TABLE_ROWS_READ}:{nth}").ended() == -9
@@ -56,8 +57,8 @@ def test_killed_half_way(users: Users, nth: int) -> None:
     assert verdict.committed > 100
 
 
-def test_a_document_inserted_and_deleted_meanwhile_still_comes(users: Users) -> None:
-    """It is in no later snapshot, and in the stream: whoever takes the snapshot for everything loses it."""
+def test_a_document_inserted_and_deleted_during_the_read_is_published(users: Users) -> None:
+    """It is in no later snapshot, but in the stream: the snapshot alone would lose it."""
     users.configure(source={"start": "beginning"}, limits={"batch_records": 5})
     for number in range(20):
         users.insert(f"k{number}")
@@ -73,8 +74,8 @@ def test_a_document_inserted_and_deleted_meanwhile_still_comes(users: Users) -> 
     assert len(ids) == len(set(ids)) == 22
 
 
-def test_a_snapshot_that_the_server_forgets(users: Users) -> None:
-    """Reading takes longer than the server keeps snapshots: it goes on with a newer one, and nothing comes twice."""
+def test_a_snapshot_that_expires_is_replaced(users: Users) -> None:
+    """Reading takes longer than the server keeps snapshots: it continues with a newer one, without duplicates."""
     users.configure(source={"start": "beginning"}, limits={"batch_records": 5})
     for number in range(30):
         users.insert(f"k{number}")
@@ -107,8 +108,8 @@ IDS: list[Any] = [
 ]
 
 
-def test_ids_of_every_kind(users: Users) -> None:
-    """They sort across types, and some make tokens that are more than a text."""
+def test_documents_with_ids_of_every_type(users: Users) -> None:
+    """They sort across types, and some make tokens that are more than a string."""
     users.configure(source={"start": "beginning"}, limits={"batch_records": 1})
     before = [users.insert(f"a{number}", _id=id_) for number, id_ in enumerate(IDS)]
     assert users.start(kill=f"{failpoints.TABLE_ROWS_READ}:5").ended() == -9
@@ -126,7 +127,7 @@ def test_ids_of_every_kind(users: Users) -> None:
     assert sorted(ids) == sorted([*before, *after])
 
 
-def test_in_the_order_of_an_index(users: Users) -> None:
+def test_documents_are_read_in_the_order_of_an_index(users: Users) -> None:
     users.configure(source={"start": "beginning", "order_by": ["created_at", "_id"]}, limits={"batch_records": 1})
     moments = [datetime(2024, 1, day, tzinfo=UTC) for day in (5, 3, 3, 9, 1)]
     events = [users.insert("k", number, created_at=at) for number, at in enumerate(moments, 1)]
@@ -167,7 +168,7 @@ def test_an_index_that_would_lose_documents_is_refused(
 
 
 def test_a_large_transaction_between_two_sessions(users: Users) -> None:
-    """The stream tells of it in several answers, all of one time: each of its documents is left to the stream."""
+    """The stream sends it in several changes of one time: each of its documents is left to the stream."""
     users.configure(source={"start": "beginning"}, limits={"batch_records": 5})
     for number in range(20):
         users.insert(f"k{number}")

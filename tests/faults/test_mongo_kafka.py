@@ -1,4 +1,4 @@
-"""Rows 7, 19, 47 and 58 of the fault matrix for MongoDB: Kafka away, slow or refusing, the connector asleep."""
+"""Rows 7, 19, 47 and 58 of the fault matrix for MongoDB: Kafka down, slow or refusing, the connector suspended."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ from tailrace.testkit.workload.writer import Mix
 BACKLOG = 30_000
 PADDING = 10_000
 BOUND_MB = 250
-"""Less than the bytes of the backlog, let alone what it takes as Python objects."""
+"""Less than the bytes of the backlog, which takes even more as Python objects."""
 
 
 @pytest.fixture(scope="module")
 def own_kafka() -> Iterator[KafkaBroker]:
-    """A broker that may be killed."""
+    """A broker that tests may kill."""
     with KafkaBroker(properties=HASTY, choice=ServerChoice.LOCAL) as broker:
         yield broker
 
@@ -58,7 +58,7 @@ def test_all_brokers_down_for_a_while(own_users: Users) -> None:
 
 
 def test_kafka_hangs_with_a_backlog_behind_it(own_users: Users) -> None:
-    """Reading pauses: what waits is in MongoDB's log, not in memory (I9)."""
+    """Reading pauses: the backlog stays in MongoDB's log, not in memory (I9)."""
     users = own_users
     users.configure(kafka={"settings": {}})
     connector = users.start()
@@ -90,7 +90,7 @@ def test_kafka_hangs_with_a_backlog_behind_it(own_users: Users) -> None:
         try:
             return len(users.published()) == BACKLOG + 1
         except KafkaException:
-            return False  # the broker is not quite awake
+            return False  # the broker is not ready yet
 
     wait_until(all_arrived, 120, what=f"all of them:\n{connector.log}")
     assert len({seen.id for seen in users.published()}) == BACKLOG + 1
@@ -115,8 +115,8 @@ def test_dead_letters_that_cannot_be_written_stop_the_pipeline(own_users: Users)
     assert verdict.dead_lettered > 0
 
 
-def test_a_sleep_longer_than_the_transaction(own_users: Users) -> None:
-    """Kafka has ended the transaction, but nobody took over: it goes on with a new producer."""
+def test_suspended_for_longer_than_the_transaction_timeout(own_users: Users) -> None:
+    """Kafka has aborted the transaction, but no other instance took over: it continues with a new producer."""
     users = own_users
     connector = sleeping(users)
     wait_until(lambda: not users.undecided(), 60, what="Kafka to end the transaction")
@@ -127,7 +127,7 @@ def test_a_sleep_longer_than_the_transaction(own_users: Users) -> None:
     assert connector.running
 
 
-def test_asleep_while_another_instance_takes_over(own_users: Users) -> None:
+def test_suspended_while_another_instance_takes_over(own_users: Users) -> None:
     users = own_users
     older = sleeping(users)
     newer = users.start()

@@ -1,4 +1,4 @@
-"""Rows 1-8 and 42 of the fault matrix for MongoDB: the connector killed between two steps, stopped, asleep, doubled."""
+"""Rows 1-8 and 42 of the fault matrix for MongoDB: the connector is killed between two steps, or stopped."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tailrace import failpoints
 from tailrace.testkit.stack import wait_until
 from tailrace.testkit.workload.writer import Mix
 
-# The other points of a stream are those of the loop below, which passes each.
+# The kill loop below reaches the other failpoints of a stream.
 WHILE_STREAMING = (failpoints.ROWS_READ, failpoints.BEFORE_PRODUCE, failpoints.AFTER_PRODUCE, failpoints.AFTER_COMMIT)
 ROUNDS = int(os.environ.get("KILL_ROUNDS", "12"))
 SEED = int(os.environ.get("KILL_SEED", "0")) or random.SystemRandom().randrange(1, 2**32)
@@ -21,7 +21,7 @@ SEED = int(os.environ.get("KILL_SEED", "0")) or random.SystemRandom().randrange(
 
 @pytest.mark.parametrize("point", WHILE_STREAMING)
 def test_killed_while_streaming(users: Users, point: str) -> None:
-    """Small batches cut transactions in the middle: each event comes once, and in order (row 42)."""
+    """Small batches cut transactions in the middle: each event is published once and in order (row 42)."""
     users.configure(limits={"batch_records": 5})
     users.start().stop()
     writer = users.writer()
@@ -40,7 +40,7 @@ def test_killed_while_streaming(users: Users, point: str) -> None:
 def test_killed_while_an_idle_position_is_stored(users: Users) -> None:
     connector = users.start(kill=failpoints.IDLE_STORED)
     with users.client() as client:
-        # Somebody else's writes move the server's token past a quiet outbox.
+        # Writes to another collection move the server's token past a quiet outbox.
         wait_until(
             lambda: client[users.database].unrelated.insert_one({}) and not connector.running,
             60,
@@ -73,7 +73,7 @@ def test_killed_again_and_again(users: Users) -> None:
     kill_again_and_again(users, mixes, rounds=ROUNDS, seed=SEED)
 
 
-def test_told_to_stop_under_load(users: Users) -> None:
+def test_stopped_under_load(users: Users) -> None:
     connector = users.start()
     writer = users.writer()
     writer.start(rate=100)

@@ -1,4 +1,4 @@
-"""The oracle can fail on MongoDB, too: each mutation breaks one rule of the source, and the verdict must turn red."""
+"""The oracle detects broken rules on MongoDB, too: each mutation breaks one rule of the source."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tailrace.testkit.stack import wait_until
 
 pytestmark = pytest.mark.slow
 
-# The token behind a batch is believed before its changes are read: what the batch still holds is lost in a crash.
+# The token behind a batch is used before its changes are read: a crash loses the rest of the batch.
 TOKEN_EARLY = """
 from tailrace.sources.mongo.source import MongoSource
 take = MongoSource._next_batch
@@ -30,7 +30,7 @@ def careless(self, raw):
     self._token = max(token, self._token, key=lambda each: each["_data"])
 Changes.feed_all = careless
 """
-# Only the time is remembered: a transaction that was cut begins anew.
+# Only the time is stored: a transaction that was cut is read from its beginning again.
 TIME_ONLY = """
 from tailrace.sources.mongo import source
 from tailrace.sources.mongo.changes import token_time
@@ -49,7 +49,7 @@ def forgetful(self, raw):
     feed(self, raw)
 Changes.feed_all = forgetful
 """
-# What was inserted after the stream's beginning is read from the collection as well.
+# Documents inserted after the stream's beginning are also read from the collection.
 NOTHING_LATER = """
 from tailrace.temporary_table import DiskSet
 DiskSet.__contains__ = lambda self, key: False
@@ -89,7 +89,7 @@ def test_killed_while_reading_the_collection(users: Users, change: str) -> None:
         users.insert(f"k{number}")
     run = program(users.folder, change)
     assert users.start(kill=f"{failpoints.TABLE_ROWS_READ}:2", program=run).ended() == -9
-    users.insert("meanwhile")
+    users.insert("in between")
     users.start(program=run)
     wait_for(users, users.insert("last"))
     ids = [seen.id for seen in users.published()]

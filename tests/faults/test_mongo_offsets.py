@@ -1,4 +1,4 @@
-"""Rows 10 and 12 of the fault matrix for MongoDB: the stored position lost, forged or spoilt. Nothing is skipped."""
+"""Rows 10 and 12 of the fault matrix for MongoDB: stored positions that are lost, forged or corrupt."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def delete(users: Users, topic: str) -> None:
 
 
 def create(users: Users, topic: str) -> None:
-    """As another pipeline would that shares it."""
+    """Creates it as another pipeline that shares it would."""
     admin = users.kafka.admin()
 
     def made() -> bool:
@@ -44,11 +44,11 @@ def create(users: Users, topic: str) -> None:
             return False
         return True
 
-    wait_until(made, 60, what="the topic to be made anew")
+    wait_until(made, 60, what="the topic to be created")
 
 
 def write(users: Users, value: bytes) -> None:
-    """Puts a record under the pipeline's key on the offsets topic, as any careless tool could."""
+    """Writes a record with the pipeline's key to the offsets topic, as a faulty tool could."""
     producer = Producer({"bootstrap.servers": users.kafka.bootstrap})
     producer.produce("tailrace-offsets", value, users.name.encode())
     assert producer.flush(10) == 0
@@ -60,13 +60,13 @@ def worked(users: Users) -> None:
     assert users.connectors[-1].stop() == 0
 
 
-@pytest.mark.parametrize("anew", [True, False], ids=["made anew", "gone"])
-def test_a_lost_offsets_topic_is_not_taken_for_a_first_start(users: Users, anew: bool) -> None:
-    """However often it is started: its own refusals, announced on the new topic, are no trace of a position."""
+@pytest.mark.parametrize("re_created", [True, False], ids=["re-created", "gone"])
+def test_a_lost_offsets_topic_is_not_taken_for_a_first_start(users: Users, re_created: bool) -> None:
+    """However often it is started: the states that failed starts write to the new topic are no stored position."""
     topic = own_offsets_topic(users)
     worked(users)
     delete(users, topic)
-    if anew:
+    if re_created:
         create(users, topic)
     for on_log_loss in ("halt", "recover", "recover"):
         users.configure(source={"on_log_loss": on_log_loss})
@@ -96,7 +96,7 @@ def test_the_offsets_topic_is_deleted_while_mongodb_is_away(kafka: KafkaBroker, 
 
 
 def test_killed_at_its_first_start_it_starts_again(users: Users) -> None:
-    """The dead-letter topic is there and no position is: but this start was never completed."""
+    """The dead-letter topic exists and no position does, but this start was never completed."""
     own_offsets_topic(users)
     assert users.start(kill=failpoints.BEFORE_PRODUCE).ended() == -9
     assert users.letters in users.kafka.admin().list_topics(timeout=20).topics
@@ -125,7 +125,7 @@ def test_a_position_of_another_kind_of_database(users: Users) -> None:
 
 
 def test_a_position_ahead_of_the_server(users: Users) -> None:
-    """As after a restore: nothing is passed over without a word."""
+    """As after a restore: nothing is skipped silently."""
     worked(users)
     found = [m for m in read_all(users.kafka.bootstrap, ["tailrace-offsets"]) if m.key() == users.name.encode()]
     stored = json.loads(found[-1].value() or b"")

@@ -24,7 +24,7 @@ def move(shop: Shop, server: PostgresServer) -> None:
 
 
 def test_another_cluster_with_the_same_rows(shop: Shop) -> None:
-    """It is another log, however similar its tables are: refused, and not recovered automatically."""
+    """It is another log, even if its tables are the same: refused, and not recovered automatically."""
     shop.configure(source={"on_log_loss": "recover"})
     ran_before(shop)
     work(shop)
@@ -35,10 +35,10 @@ def test_another_cluster_with_the_same_rows(shop: Shop) -> None:
         connector.failed("WrongLog")
         assert "system_id" in connector.log
         assert '"recovering"' not in connector.log, "it may as well be a mistake in the settings"
-        told = plan(shop)
-        assert told["case"]["code"] == "WrongLog", told
-        assert (told["missed"], told["undecided"]) == (18, 0), told
-        assert any("another cluster" in note for note in told["notes"]), told
+        planned = plan(shop)
+        assert planned["case"]["code"] == "WrongLog", planned
+        assert (planned["missed"], planned["undecided"]) == (18, 0), planned
+        assert any("another cluster" in note for note in planned["notes"]), planned
         apply(shop)
         goes_on(shop)
         for each in shop.writers:

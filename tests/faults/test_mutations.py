@@ -1,7 +1,7 @@
-"""The oracle can fail: each mutation breaks one rule of the connector, and the verdict must turn red.
+"""The oracle detects broken rules: each mutation breaks one rule of the connector, and the verdict must be negative.
 
-A mutant is the connector itself with one thing changed, run as a process of its own. Every scenario is also run with
-the unchanged connector and must then be green: red comes from the mutation, not from the fault.
+A mutant is the connector with one change, run in its own process. Every scenario is also run with the unchanged
+connector, where the verdict must be positive: the mutation causes the failure, not the injected fault.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from tailrace.testkit.workload.orders import Mix
 
 pytestmark = pytest.mark.slow
 
-# A fault that no environment variable can order: stop, or die, at an exact place. The guarantees are untouched.
+# A fault that no environment variable can cause: stop or die at an exact step. The guarantees hold.
 STOP_BEFORE_PRODUCE = """
 import signal, threading
 from tailrace import failpoints
@@ -88,7 +88,7 @@ POSITION_APART = """
 from tailrace.state import offsets
 from tailrace.kafka.publisher import Publisher
 def publish(self, batch):
-    # Events first, the position in a transaction of its own.
+    # Events first, the position in its own transaction.
     for records in (batch.records, [offsets.record(self._options, batch.position)]):
         self._producer.begin_transaction()
         self._produce(records)
@@ -126,11 +126,11 @@ def is_stopped(connector: Connector) -> bool:
 
 
 @pytest.mark.parametrize(("mutation", "green"), [("", True), (CONFIRM_EARLY, False)], ids=["sound", "confirm early"])
-def test_confirming_what_is_not_stored_is_seen(shop: Shop, mutation: str, green: bool) -> None:
+def test_confirming_unstored_positions_is_detected(shop: Shop, mutation: str, green: bool) -> None:
     prepared(shop)
     mutant = shop.start(kill=f"{failpoints.BEFORE_PRODUCE}:4", program=program(shop.folder, mutation))
     assert mutant.ended() == -signal.SIGKILL, mutant.log
-    # It is restarted unchanged: what the slot has let go of does not come again.
+    # Restarted unchanged: the server does not send again what the slot has confirmed.
     shop.start(wait=green)
     verdict = shop.caught_up()
     assert verdict.ok is green, verdict
@@ -143,7 +143,7 @@ def test_confirming_what_is_not_stored_is_seen(shop: Shop, mutation: str, green:
 @pytest.mark.parametrize(
     ("mutation", "green"), [("", True), (CONFIRM_COMMIT_LSN, False)], ids=["sound", "commit_lsn for end_lsn"]
 )
-def test_a_position_that_is_not_the_end_of_its_transaction_is_seen(shop: Shop, mutation: str, green: bool) -> None:
+def test_a_position_before_the_end_of_its_transaction_is_detected(shop: Shop, mutation: str, green: bool) -> None:
     prepared(shop, transactions=4)
     changed = program(shop.folder, mutation)
     shop.start(program=changed)
@@ -156,8 +156,8 @@ def test_a_position_that_is_not_the_end_of_its_transaction_is_seen(shop: Shop, m
     assert bool(verdict.duplicated) is not green
 
 
-def test_a_reader_of_uncommitted_records_is_seen(shop: Shop) -> None:
-    """Here the mutant is the reader, so both kinds can look at one history."""
+def test_a_reader_of_uncommitted_records_is_detected(shop: Shop) -> None:
+    """Here the reader is the mutant, so both readers can read the same topic."""
     prepared(shop)
     assert shop.start(wait=False, program=program(shop.folder, DIE_AFTER_SENDING)).ended() == -signal.SIGKILL
     shop.start()
@@ -172,12 +172,12 @@ def test_a_reader_of_uncommitted_records_is_seen(shop: Shop) -> None:
 
 
 @pytest.mark.parametrize("mutation", ["", SKIP_THE_FENCE], ids=["sound", "skip the fence"])
-def test_an_instance_that_is_not_fenced_is_seen(shop: Shop, mutation: str) -> None:
-    """The older instance sleeps with a batch in its hands; a newer one takes over; the older one wakes up."""
+def test_an_instance_that_is_not_fenced_is_detected(shop: Shop, mutation: str) -> None:
+    """The older instance is suspended with a batch to publish; a newer one takes over; the older one is resumed."""
     prepared(shop)
     older = shop.start(wait=False, program=program(shop.folder, STOP_BEFORE_PRODUCE))
     wait_until(lambda: is_stopped(older), 60, what="the older instance to fall asleep")
-    # As its machine's network would do sooner or later: the slot is free for the newer one.
+    # As a network failure of its machine would do in time: the slot is free for the newer one.
     shop.execute("SELECT pg_terminate_backend(active_pid) FROM pg_replication_slots WHERE slot_name = %s", shop.slot)
     newer = shop.start(program=program(shop.folder, mutation))
     assert shop.caught_up().ok
@@ -198,7 +198,7 @@ def test_an_instance_that_is_not_fenced_is_seen(shop: Shop, mutation: str) -> No
 @pytest.mark.parametrize(
     ("mutation", "green"), [("", True), (BELIEVE_ABORTED, False)], ids=["sound", "believe an aborted position"]
 )
-def test_believing_a_position_that_was_aborted_is_seen(shop: Shop, mutation: str, green: bool) -> None:
+def test_reading_a_position_of_an_aborted_transaction_is_detected(shop: Shop, mutation: str, green: bool) -> None:
     prepared(shop)
     assert shop.start(wait=False, program=program(shop.folder, DIE_AFTER_SENDING)).ended() == -signal.SIGKILL
     shop.start(program=program(shop.folder, mutation))
@@ -216,7 +216,9 @@ def test_believing_a_position_that_was_aborted_is_seen(shop: Shop, mutation: str
 @pytest.mark.parametrize(
     ("mutation", "green"), [("", True), (POSITION_APART, False)], ids=["sound", "position in its own transaction"]
 )
-def test_a_position_stored_apart_from_its_events_is_seen(shop: Shop, mutation: str, green: bool) -> None:
+def test_a_position_stored_in_another_transaction_than_its_events_is_detected(
+    shop: Shop, mutation: str, green: bool
+) -> None:
     prepared(shop)
     # With two commits a batch the third is that of the second batch's events: its position is never stored.
     die = DIE_AFTER_SENDING.replace("self._producer.flush(10)", "finish(self, step)")
@@ -230,7 +232,7 @@ def test_a_position_stored_apart_from_its_events_is_seen(shop: Shop, mutation: s
 @pytest.mark.parametrize(
     ("mutation", "green"), [("", True), (DROP_REJECTED, False)], ids=["sound", "drop what is invalid"]
 )
-def test_dropping_an_invalid_event_is_seen(shop: Shop, mutation: str, green: bool) -> None:
+def test_dropping_an_invalid_event_is_detected(shop: Shop, mutation: str, green: bool) -> None:
     shop.start(program=program(shop.folder, mutation))
     bad = shop.writer(mix=Mix(invalid=1.0)).transaction(events=1, rollback=False)
     good = shop.writer(mix=Mix(invalid=0.0)).transaction(events=1, rollback=False)

@@ -28,8 +28,10 @@ def halted(shop: Shop, connector: Connector, tailrace: Tailrace, words: str) -> 
 
 def recovered(shop: Shop, events: list[str], missed: int) -> None:
     """Exactly the missed rows are published, and the pipeline continues."""
-    told = plan(shop)
-    assert (told["case"]["code"], told["missed"], told["undecided"]) == ("PublicationBroken", missed, 0), told
+    planned = plan(shop)
+    assert (planned["case"]["code"], planned["missed"], planned["undecided"]) == ("PublicationBroken", missed, 0), (
+        planned
+    )
     assert apply(shop)["published"] == missed
     shop.start()
     published(shop, [*events, insert(shop)])
@@ -52,7 +54,7 @@ def test_a_partition_is_detached_filled_and_attached(shop: Shop, tailrace: Tailr
     recovered(shop, [*events, lost], 1)
 
 
-def test_in_one_transaction(shop18: Shop) -> None:
+def test_a_table_is_created_filled_and_attached_in_one_transaction(shop18: Shop) -> None:
     """A table that is created, filled and attached at once; one that is detached, filled and attached between two
     checks.
     """
@@ -104,7 +106,7 @@ UNSEEN = {
 
 
 @pytest.mark.parametrize("case", UNSEEN)
-def test_between_two_looks(shop: Shop, tailrace: Tailrace, case: str) -> None:
+def test_unpublished_rows_between_two_checks(shop: Shop, tailrace: Tailrace, case: str) -> None:
     publication, before, table, after, words = UNSEEN[case]
     shop.execute(f"CREATE PUBLICATION {shop.slot} {publication} WITH (publish = 'insert')")
     shop.execute("CREATE SCHEMA away")

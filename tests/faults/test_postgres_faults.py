@@ -1,4 +1,4 @@
-"""Rows 14-18 of the fault matrix: Postgres crashes, shuts down, ends our session, or falls silent."""
+"""Rows 14-18 of the fault matrix: Postgres crashes, shuts down, ends our session, or stops answering."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from tailrace.testkit.workload.orders import Mix
 
 LINK_TIMEOUT = 2
 NOTICED_WITHIN = 25
-"""Room for a loaded machine, and still less than the `link_timeout` of whoever sets none: 30."""
+"""Long enough for a loaded machine, and less than the default `link_timeout` of 30 s."""
 STOPS_WITHIN = 20.0
-"""Much longer than a shutdown takes, much shorter than `wal_sender_timeout`, for which a silent reader delays it."""
+"""Much longer than a shutdown takes, much shorter than `wal_sender_timeout`, which a silent client can delay it by."""
 
 
 @pytest.fixture(scope="module")
 def server() -> Iterator[PostgresServer]:
-    """A server to be killed; it would wait for a silent reader for a minute."""
+    """A server that tests may kill; it would wait a minute for a silent client."""
     with PostgresServer("16", choice=ServerChoice.LOCAL, settings={"wal_sender_timeout": "60s"}) as server:
         yield server
 
@@ -46,7 +46,7 @@ def reconnects(connector: Connector, before: int) -> None:
 
 
 def published_more(shop: Shop, than: int, timeout: float = 120) -> int:
-    """Waits for a stored position behind `than`; that position."""
+    """Waits for a stored position behind `than` and returns it."""
     return wait_until(
         lambda: at if (at := shop.positions()[-1].lsn) > than else 0,
         timeout,
@@ -62,8 +62,8 @@ def finish(shop: Shop) -> None:
     assert verdict.committed > 0
 
 
-def test_killed_under_load(own: Shop) -> None:
-    """Row 14: writers and connector come back by themselves; what a COMMIT without answer did, the table knows."""
+def test_the_server_is_killed_under_load(own: Shop) -> None:
+    """Row 14: writers and connector reconnect; the table shows what a COMMIT without an answer did."""
     connector = own.start()
     for _ in range(2):
         own.writer(mix=Mix(events_per_transaction=5)).start(rate=150)
@@ -77,7 +77,7 @@ def test_killed_under_load(own: Shop) -> None:
 
 
 def test_a_slot_that_went_back_brings_no_duplicates(own: Shop) -> None:
-    """Row 14: what was confirmed is written to disk lazily, so a crash forgets it; the stored position does not."""
+    """Row 14: confirmations are written to disk lazily, so a crash loses some; the stored position is kept."""
     connector = own.start()
     writer = own.writer()
     own.execute("CHECKPOINT")
@@ -99,7 +99,7 @@ def test_a_slot_that_went_back_brings_no_duplicates(own: Shop) -> None:
 
 @pytest.mark.parametrize("load", ["idle", "under load", "with a replay window"])
 def test_a_fast_shutdown_is_not_delayed(own: Shop, load: str) -> None:
-    """Row 15: the server waits until its reader has confirmed everything, so the reader must, or hang up."""
+    """Row 15: the server waits until its client has confirmed everything, so the client must confirm or disconnect."""
     if load == "with a replay window":
         own.configure(source={"replay_window": "1 GiB"})
     connector = own.start()
@@ -115,7 +115,7 @@ def test_a_fast_shutdown_is_not_delayed(own: Shop, load: str) -> None:
     own.postgres.start()
     reconnects(connector, before)
     if load == "with a replay window":
-        # It did not end because the window was given up.
+        # The window was not given up for the shutdown.
         assert own.confirmed_lsn() == held
         assert own.positions()[-1].lsn > (held or 0)
     if load != "under load":
@@ -135,20 +135,20 @@ def test_sessions_ended_by_an_administrator(own: Shop) -> None:
             victim, own.name,
         )  # fmt: skip
         if victim == "client backend":
-            # It is needed only when a relation or an idle position comes; an added column brings the first.
+            # It is used only for a relation message or an idle position; an added column causes the former.
             own.execute("ALTER TABLE outbox ADD COLUMN more text")
         reconnects(connector, before)
     finish(own)
 
 
 def behind(shop: Shop, proxy: TcpProxy) -> str:
-    """The shop's connection string through the proxy; its own oracle and writers go straight to the server."""
+    """Returns the connection string through the proxy; the oracle and writers connect to the server directly."""
     proxy.point_at(shop.postgres.host, shop.postgres.port)
     return make_conninfo(shop.dsn, host=proxy.host, port=proxy.port)
 
 
-def test_a_half_open_link(own: Shop) -> None:
-    """Row 18: nothing moves and nobody is told. It is noticed within `link_timeout`, and nothing is lost or doubled."""
+def test_a_half_open_connection(own: Shop) -> None:
+    """Row 18: no data and no error. It is noticed within `link_timeout`, and nothing is lost or duplicated."""
     with TcpProxy() as proxy:
         own.configure(source={"postgres": behind(own, proxy), "link_timeout": LINK_TIMEOUT})
         connector = own.start()
@@ -163,8 +163,8 @@ def test_a_half_open_link(own: Shop) -> None:
         own.close()
 
 
-def test_a_link_that_dies_while_it_starts(own: Shop) -> None:
-    """Row 18: the login itself hangs; once the way is open again it starts as if nothing had been."""
+def test_a_connection_that_hangs_during_the_start(own: Shop) -> None:
+    """Row 18: the login hangs; once the connection works again, it starts normally."""
     with TcpProxy() as proxy:
         own.configure(source={"postgres": behind(own, proxy), "link_timeout": LINK_TIMEOUT})
         proxy.blackhole()
@@ -177,8 +177,8 @@ def test_a_link_that_dies_while_it_starts(own: Shop) -> None:
         own.close()
 
 
-def test_a_control_session_that_falls_silent(own: Shop) -> None:
-    """Row 18: streaming goes on, but a catalog query is never answered."""
+def test_a_control_session_that_stops_answering(own: Shop) -> None:
+    """Row 18: streaming continues, but a catalog query is never answered."""
     with TcpProxy() as proxy:
         own.configure(source={"postgres": behind(own, proxy), "link_timeout": LINK_TIMEOUT})
         connector = own.start()
@@ -204,7 +204,7 @@ def test_a_control_session_that_falls_silent(own: Shop) -> None:
 
 
 def test_the_session_survives_while_publishing_is_paused(tmp_path: Path) -> None:
-    """Row 19 in small: Kafka hangs with a full batch pending, for much longer than the server's patience with us."""
+    """Row 19 in small: Kafka hangs with a full batch pending for much longer than the server's timeout."""
     patience = timedelta(seconds=2)
     settings = {"wal_sender_timeout": f"{patience.total_seconds():.0f}s"}
     with (
@@ -227,7 +227,7 @@ def test_the_session_survives_while_publishing_is_paused(tmp_path: Path) -> None
         kafka.pause()
         for _ in range(20):
             writer.transaction(5, rollback=False)
-        # Its own sign of life, again and again, until it has lasted for three times the patience.
+        # The server sees its status updates until it has lasted for three times the timeout.
         wait_until(lambda: session()[1] - since > 3 * patience, 60, what="signs of life")
         kafka.resume()
         verdict = shop.caught_up()

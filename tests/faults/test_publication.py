@@ -14,7 +14,7 @@ from helpers.shop import Connector, Shop
 from tailrace.testkit.stack import wait_until
 
 CREATE = "CREATE PUBLICATION {p} FOR TABLE outbox WITH (publish = 'insert', publish_via_partition_root = true)"
-# What is done before and after rows that the stream will not bring.
+# Statements run before and after rows that the stream will not contain.
 FAULTS = {
     "dropped": ("DROP PUBLICATION {p}", ""),
     "dropped and re-created": ("DROP PUBLICATION {p}", CREATE),
@@ -54,7 +54,7 @@ def running(shop: Shop) -> Connector:
 
 
 def pass_over(shop: Shop, fault: str) -> int:
-    """Injects the fault around three rows, then writes three more; the LSN just before the first of them."""
+    """Injects the fault around three rows, then writes three more; returns the LSN just before the first of them."""
     before, after = FAULTS[fault]
     alter(shop, before)
     here = lsn(shop)
@@ -64,8 +64,8 @@ def pass_over(shop: Shop, fault: str) -> int:
     return here
 
 
-def nothing_behind(shop: Shop, here: int) -> None:
-    """No stored or confirmed position is behind `here`, and what is published is right but for the rows that miss."""
+def position_before(shop: Shop, here: int) -> None:
+    """No stored or confirmed position is behind `here`; the published events are right except for the missing rows."""
     assert shop.positions()[-1].lsn <= here
     verdict = shop.verdict()
     assert len(verdict.missing) == 6
@@ -74,36 +74,36 @@ def nothing_behind(shop: Shop, here: int) -> None:
 
 
 @pytest.mark.parametrize("fault", FAULTS)
-def test_while_running(shop: Shop, fault: str) -> None:
+def test_publication_changes_while_running(shop: Shop, fault: str) -> None:
     connector = running(shop)
     here = pass_over(shop, fault)
     connector.failed("PublicationBroken")
     if FAULTS[fault][1]:
-        # All looks as before now; a new start must still see that it is not.
+        # The catalog looks as before now; a new start must still detect the gap.
         shop.start(wait=False).failed("PublicationBroken")
-    nothing_behind(shop, here)
+    position_before(shop, here)
 
 
 @pytest.mark.parametrize("fault", ["dropped", "dropped and re-created"])
-def test_while_running_on_18(shop18: Shop, fault: str) -> None:
+def test_publication_changes_while_running_on_18(shop18: Shop, fault: str) -> None:
     """The stream continues: the drop is found by the check before an idle position is stored."""
     connector = running(shop18)
     here = pass_over(shop18, fault)
     connector.failed("PublicationBroken")
-    nothing_behind(shop18, here)
+    position_before(shop18, here)
 
 
-def test_while_stopped(shop: Shop) -> None:
-    """Nor is it created again: `create: true` is for the first start, later it would hide that it was gone."""
+def test_a_publication_dropped_while_stopped(shop: Shop) -> None:
+    """It is not re-created: `create: true` is for the first start; later it would hide the loss."""
     assert running(shop).stop() == 0
     here = pass_over(shop, "dropped")
     shop.start(wait=False).failed("PublicationBroken")
     assert shop.execute("SELECT 1 FROM pg_publication WHERE pubname = %s", shop.slot) == []
-    nothing_behind(shop, here)
+    position_before(shop, here)
 
 
-def test_adopting_goes_on_where_the_position_is(either: Shop) -> None:
-    """The rows that were written without a publication are the only ones missing; the remedy is followed to its end."""
+def test_adopt_continues_at_the_stored_position(either: Shop) -> None:
+    """Only rows written without a publication are missing; the remedy of the error is carried out."""
     shop = either
     assert running(shop).stop() == 0
     alter(shop, "DROP PUBLICATION {p}")
@@ -111,7 +111,7 @@ def test_adopting_goes_on_where_the_position_is(either: Shop) -> None:
     alter(shop, CREATE)
     connector = shop.start("--adopt", wait=False)
     if shop.postgres.version == "16":
-        # The slot must pass a time without the publication, which this server cannot: the error says what to do.
+        # The slot must be decoded through a time without the publication, which this server cannot do.
         connector.failed("PublicationBroken")
         assert "re-create the slot" in connector.log
         shop.execute("SELECT pg_drop_replication_slot(%s)", shop.slot)
@@ -126,7 +126,7 @@ def test_adopting_goes_on_where_the_position_is(either: Shop) -> None:
 
 
 def test_a_publication_of_a_schema(shop: Shop) -> None:
-    """The table has no membership of its own: taking out its schema and putting it back must be noticed, too."""
+    """The table itself is no member: removing its schema and adding it back must be noticed, too."""
     alter(shop, "CREATE PUBLICATION {p} FOR TABLES IN SCHEMA public WITH (publish = 'insert')")
     assert running(shop).stop() == 0
     alter(shop, "ALTER PUBLICATION {p} DROP TABLES IN SCHEMA public")
@@ -134,11 +134,11 @@ def test_a_publication_of_a_schema(shop: Shop) -> None:
     shop.writers[0].transaction(6, rollback=False)
     alter(shop, "ALTER PUBLICATION {p} ADD TABLES IN SCHEMA public")
     shop.start(wait=False).failed("PublicationBroken")
-    nothing_behind(shop, here)
+    position_before(shop, here)
 
 
-def test_other_tables_do_not_carry_the_position_over_rows_left_out(shop: Shop) -> None:
-    """In one read: outbox rows, the outbox leaves, rows of a table that stays. The position must not follow those."""
+def test_rows_of_other_tables_do_not_move_the_position_past_missing_rows(shop: Shop) -> None:
+    """One read has outbox rows, the outbox's removal, and rows of another table: the position must not follow those."""
     alter(shop, "CREATE PUBLICATION {p} FOR TABLE outbox, orders WITH (publish = 'insert')")
     connector = running(shop)
     connector.process.send_signal(signal.SIGSTOP)

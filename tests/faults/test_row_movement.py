@@ -49,7 +49,7 @@ def insert(connection: psycopg.Connection, count: int) -> list[str]:
 
 
 def once(shop: Shop, events: list[str]) -> None:
-    """In this order, and nothing else."""
+    """Waits for the events; asserts that they are published in this order and nothing else is."""
     connector = shop.connectors[-1]
     wait_until(lambda: set(events) <= {seen.id for seen in shop.published()} or not connector.running, 60)
     assert connector.running, connector.log
@@ -57,7 +57,7 @@ def once(shop: Shop, events: list[str]) -> None:
 
 
 def test_moved_rows_are_published_once(either: Shop) -> None:
-    """Marked in a transaction of their own, in that of their insert, in a large one that is killed half-way; purged."""
+    """Moved in a transaction of its own, in that of the insert, in a large one that is killed half-way; deleted."""
     shop = either
     partition(shop)
     shop.configure(source={"on_change": "halt", "start": "beginning"}, limits={"batch_records": 10})
@@ -94,7 +94,7 @@ def test_moved_rows_are_published_once(either: Shop) -> None:
 
 
 def test_rows_that_move_before_the_first_read_is_complete(shop: Shop) -> None:
-    """Killed in between, some are read and some are not, and the log brings all as moved: a recovery finds out."""
+    """Killed in between, some are read and some are not, and the log has all as moved: a recovery decides by Kafka."""
     partition(shop)
     shop.configure(source={"start": "beginning"}, limits={"batch_records": 10})
     with psycopg.connect(shop.dsn) as connection:
@@ -106,8 +106,10 @@ def test_rows_that_move_before_the_first_read_is_complete(shop: Shop) -> None:
     shop.start(wait=False).failed("TableRewritten")
     assert len(shop.published()) == seen
     shop.start(wait=False).failed("TableRewritten")
-    told = recovering.plan(shop)
-    assert (told["case"]["code"], told["missed"], told["undecided"]) == ("TableRewritten", 60 - seen, 0), told
+    planned = recovering.plan(shop)
+    assert (planned["case"]["code"], planned["missed"], planned["undecided"]) == ("TableRewritten", 60 - seen, 0), (
+        planned
+    )
     assert recovering.apply(shop)["published"] == 60 - seen
     shop.start()
     shop.execute("UPDATE outbox SET processed = false")
@@ -117,7 +119,7 @@ def test_rows_that_move_before_the_first_read_is_complete(shop: Shop) -> None:
 
 
 def test_a_publication_without_deletes_is_refused(shop: Shop, tailrace: Tailrace) -> None:
-    """By a start and by `check`, whose remedy is run as it stands."""
+    """Both a start and `check` refuse it; the remedy of `check` is run unchanged."""
     partition(shop)
     shop.execute(
         f"CREATE PUBLICATION {shop.slot} FOR TABLE outbox WITH (publish = 'insert', publish_via_partition_root = true)"
@@ -132,7 +134,7 @@ def test_a_publication_without_deletes_is_refused(shop: Shop, tailrace: Tailrace
 
 
 def test_partitions_without_a_replica_identity_are_refused(shop: Shop, tailrace: Tailrace) -> None:
-    """To publish deletes of those would make the service's own DELETE fail, so nothing is created."""
+    """Publishing their deletes would make the service's own DELETE fail, so nothing is created."""
     partition(shop, key="")
     connector = shop.start(wait=False)
     connector.failed("PublicationBroken")

@@ -14,7 +14,7 @@ from tailrace.testkit.stack import KafkaBroker, PostgresServer, ServerChoice, wa
 
 @pytest.fixture(scope="module")
 def forgetful() -> Iterator[PostgresServer]:
-    """A server that keeps next to no WAL for slots."""
+    """A server that keeps almost no WAL for slots."""
     settings = {"max_slot_wal_keep_size": "1MB", "max_wal_size": "48MB", "min_wal_size": "32MB"}
     with PostgresServer("16", choice=ServerChoice.LOCAL, settings=settings) as server:
         yield server
@@ -28,7 +28,7 @@ def forgetful_shop(forgetful: PostgresServer, kafka: KafkaBroker, tmp_path: Path
 
 
 def ran_before(shop: Shop) -> None:
-    """A pipeline that has published something and was stopped."""
+    """Runs a pipeline that publishes some events, then stops it."""
     connector = shop.start()
     shop.writer().transaction(3, rollback=False)
     shop.caught_up()
@@ -36,7 +36,7 @@ def ran_before(shop: Shop) -> None:
 
 
 def outgrow(shop: Shop) -> None:
-    """Writes WAL until the server gives the slot up."""
+    """Writes WAL until the server invalidates the slot."""
 
     def lost() -> bool:
         shop.execute("SELECT pg_logical_emit_message(false, 'x', repeat('x', 1000))")
@@ -50,12 +50,12 @@ def outgrow(shop: Shop) -> None:
 
 
 def missed(shop: Shop) -> list[str]:
-    """Commits three events; their ids."""
+    """Commits three events; returns their ids."""
     return [entry.id for entry in shop.writers[0].transaction(3, rollback=False)]
 
 
-def goes_on_without(shop: Shop, lost: list[str]) -> None:
-    """After --adopt: exactly the events of which it was said that they are only in the table are missing."""
+def continues_without(shop: Shop, lost: list[str]) -> None:
+    """After --adopt, exactly the events that the error named as being only in the table are missing."""
     connector = shop.start("--adopt")
     new = missed(shop)
     wait_until(lambda: set(new) <= {s.id for s in (*shop.published(), *shop.dead_lettered())}, 60, what="new events")
@@ -67,7 +67,7 @@ def goes_on_without(shop: Shop, lost: list[str]) -> None:
 
 
 def test_dropped_while_stopped(shop: Shop) -> None:
-    """Row 20. A new slot would begin now, and what was committed since would be passed over."""
+    """Row 20. A new slot would begin now and skip everything committed since."""
     ran_before(shop)
     stored = shop.positions()[-1]
     shop.execute("SELECT pg_drop_replication_slot(%s)", shop.slot)
@@ -76,9 +76,9 @@ def test_dropped_while_stopped(shop: Shop) -> None:
     assert shop.confirmed_lsn() is None, "the slot was created anew"
     assert shop.positions()[-1] == stored
     shop.execute("SELECT pg_create_logical_replication_slot(%s, 'pgoutput')", shop.slot)
-    # A slot made by hand begins behind the stored position: that is not taken silently either.
+    # A slot created by hand begins behind the stored position: it is not accepted silently either.
     shop.start(wait=False).failed("SlotAhead")
-    goes_on_without(shop, lost)
+    continues_without(shop, lost)
 
 
 def test_invalidated_while_stopped(forgetful_shop: Shop) -> None:
@@ -94,11 +94,11 @@ def test_invalidated_while_stopped(forgetful_shop: Shop) -> None:
     # The remedy that the error names.
     shop.execute("SELECT pg_drop_replication_slot(%s)", shop.slot)
     shop.execute("SELECT pg_create_logical_replication_slot(%s, 'pgoutput')", shop.slot)
-    goes_on_without(shop, lost)
+    continues_without(shop, lost)
 
 
 def test_invalidated_while_the_connector_hangs(forgetful_shop: Shop) -> None:
-    """Row 21, with a session open: the server ends it, and reconnecting must not look like a passing trouble."""
+    """Row 21, with an open session: the server ends it, and reconnecting must not be taken for a temporary failure."""
     shop = forgetful_shop
     connector = shop.start()
     writer = shop.writer()
@@ -110,7 +110,7 @@ def test_invalidated_while_the_connector_hangs(forgetful_shop: Shop) -> None:
     outgrow(shop)
     connector.process.send_signal(signal.SIGCONT)
     connector.failed("SlotLost")
-    # What the walsender had sent before it was ended may still be published; nothing behind the loss is.
+    # Events that the walsender had sent before may still be published, but none behind the loss.
     assert shop.positions()[-1].progress >= stored.progress
     verdict = shop.verdict()
     verdict.missing.clear()
@@ -118,18 +118,18 @@ def test_invalidated_while_the_connector_hangs(forgetful_shop: Shop) -> None:
 
 
 def test_advanced_by_hand_while_stopped(shop: Shop) -> None:
-    """Row 22: the rows in between would never come."""
+    """Row 22: the rows in between would never be sent."""
     ran_before(shop)
     stored = shop.positions()[-1]
     lost = missed(shop)
     shop.execute("SELECT pg_replication_slot_advance(%s, pg_current_wal_lsn())", shop.slot)
     shop.start(wait=False).failed("SlotAhead")
     assert shop.positions()[-1] == stored
-    goes_on_without(shop, lost)
+    continues_without(shop, lost)
 
 
 def test_adopt_holds_for_one_start_only(shop: Shop) -> None:
-    """A process that was once started with --adopt must not take whatever it finds when it reconnects, weeks later."""
+    """A process that was started with --adopt must not accept any slot when it reconnects weeks later."""
     ran_before(shop)
     connector = shop.start("--adopt")
     stored = shop.positions()[-1]

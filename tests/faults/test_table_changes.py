@@ -1,4 +1,4 @@
-"""Rows 25, 26, 30 and 32 of the fault matrix, and what else can be done to an outbox table while it is tailed."""
+"""Rows 25, 26, 30 and 32 of the fault matrix, and other changes of an outbox table while it is read."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ from tailrace.testkit.stack import KafkaBroker, PostgresServer, ServerChoice, wa
 from tailrace.testkit.topic_reader import header, read_all
 
 
-class Till:
-    """Writes single outbox rows by hand and keeps the ledger for them, whatever the table looks like by now."""
+class RowWriter:
+    """Writes single outbox rows and records them as written, also after the table was changed."""
 
     def __init__(self, shop: Shop) -> None:
         self._shop = shop
         self._written = shop.writer().written
         self._seq = 0
 
-    def sell(self, *, table: str = "outbox", key_column: str = "aggregateid", **extra: str) -> str:
-        """One row in a transaction of its own; its id."""
+    def insert(self, *, table: str = "outbox", key_column: str = "aggregateid", **extra: str) -> str:
+        """Writes one row in its own transaction; returns its id."""
         entry, statement, values = self.prepare(table, key_column, extra)
         self._shop.execute(statement, *values)
         self.committed(entry)
@@ -42,7 +42,7 @@ class Till:
         return WrittenEvent(event, "k", 0, True, WriteOutcome.COMMITTED), statement, values
 
     def committed(self, entry: WrittenEvent) -> None:
-        """Call it in commit order: that is the order consumers must see."""
+        """Records a commit. Call it in commit order: consumers must see that order."""
         self._seq += 1
         self._written.append(entry._replace(seq=self._seq))
 
@@ -56,15 +56,15 @@ def right(shop: Shop) -> None:
     assert verdict.ok, verdict
 
 
-def test_columns_come_and_go(shop: Shop) -> None:
-    """Row 25: an added column becomes a header, a dropped one is no longer sent, within one transaction, too."""
-    till = Till(shop)
+def test_columns_are_added_and_dropped(shop: Shop) -> None:
+    """Row 25: an added column becomes a header, a dropped one is no longer sent; also within one transaction."""
+    row_writer = RowWriter(shop)
     shop.start()
-    plain = till.sell(traceparent="t1")
+    plain = row_writer.insert(traceparent="t1")
     shop.execute("ALTER TABLE outbox ADD COLUMN tenant text")
-    added = till.sell(traceparent="t2", tenant="acme")
+    added = row_writer.insert(traceparent="t2", tenant="acme")
     shop.execute("ALTER TABLE outbox DROP COLUMN traceparent")
-    dropped = till.sell(tenant="bcme")
+    dropped = row_writer.insert(tenant="bcme")
     right(shop)
     seen = {header(message, "id"): message for message in read_all(shop.kafka.bootstrap, [shop.topic])}
     found = {event: (header(seen[event], "traceparent"), header(seen[event], "tenant")) for event in seen}
@@ -72,19 +72,19 @@ def test_columns_come_and_go(shop: Shop) -> None:
 
 
 def test_a_required_column_is_renamed_and_back(shop: Shop) -> None:
-    """Row 25. Rows under each name need settings that fit them; rows on either side of a change must not block them."""
-    till = Till(shop)
+    """Row 25. Rows under each name need settings that match; rows before and after a change must not block them."""
+    row_writer = RowWriter(shop)
     shop.start().stop()
-    old = till.sell()
+    old = row_writer.insert()
     here = lsn(shop)
     shop.execute("ALTER TABLE outbox RENAME COLUMN aggregateid TO subject")
-    renamed = till.sell(key_column="subject")
+    renamed = row_writer.insert(key_column="subject")
     shop.execute("ALTER TABLE outbox RENAME COLUMN subject TO aggregateid")
-    new = till.sell()
+    new = row_writer.insert()
     shop.start(wait=False).failed("LayoutMismatch")
     assert [sighting.id for sighting in shop.published()] == [old]
     assert shop.positions()[-1].lsn <= here
-    # The table is as before, yet the row in between still has its old column names: it is not skipped.
+    # The table is as before, but the row in between still has the old column names: it is not skipped.
     shop.start(wait=False).failed("LayoutMismatch")
     shop.configure(outbox={"columns": {"timestamp": "created_at", "key": "subject"}})
     shop.start(wait=False).failed("LayoutMismatch")
@@ -97,30 +97,30 @@ def test_a_required_column_is_renamed_and_back(shop: Shop) -> None:
 
 @pytest.mark.parametrize("seen_before", [True, False])
 def test_the_table_is_renamed_and_back(shop: Shop, seen_before: bool) -> None:
-    """Row 24. Rows written under the other name are rows of the same table; they are known by its number."""
-    till = Till(shop)
+    """Row 24. Rows written under the other name are rows of the same table; it is recognised by its oid."""
+    row_writer = RowWriter(shop)
     connector = shop.start()
     if seen_before:
-        till.sell()
+        row_writer.insert()
         right(shop)
     connector.process.send_signal(signal.SIGSTOP)
     shop.execute("ALTER TABLE outbox RENAME TO elsewhere")
-    till.sell(table="elsewhere")
+    row_writer.insert(table="elsewhere")
     shop.execute("ALTER TABLE elsewhere RENAME TO outbox")
-    till.sell()
+    row_writer.insert()
     connector.process.send_signal(signal.SIGCONT)
     right(shop)
 
 
 def test_the_table_is_renamed_for_good(shop: Shop) -> None:
     """Row 24."""
-    till = Till(shop)
+    row_writer = RowWriter(shop)
     connector = shop.start()
-    till.sell()
+    row_writer.insert()
     right(shop)
     shop.execute("ALTER TABLE outbox RENAME TO elsewhere")
     here = lsn(shop)
-    till.sell(table="elsewhere")
+    row_writer.insert(table="elsewhere")
     connector.failed("PublicationBroken")
     assert shop.positions()[-1].lsn <= here
     shop.start(wait=False).failed("PublicationBroken")
@@ -129,86 +129,86 @@ def test_the_table_is_renamed_for_good(shop: Shop) -> None:
     right(shop)
 
 
-def test_the_table_is_dropped_and_created_anew(shop: Shop) -> None:
-    """In a publication of all tables it has no membership that could tell."""
+def test_the_table_is_dropped_and_re_created(shop: Shop) -> None:
+    """A publication of all tables has no membership that could reveal it."""
     shop.execute(f"CREATE PUBLICATION {shop.slot} FOR ALL TABLES WITH (publish = 'insert')")
-    till = Till(shop)
+    row_writer = RowWriter(shop)
     connector = shop.start()
-    till.sell()
+    row_writer.insert()
     right(shop)
     shop.execute("CREATE TABLE fresh (LIKE outbox INCLUDING ALL)")
     shop.execute("DROP TABLE outbox")
     shop.execute("ALTER TABLE fresh RENAME TO outbox")
-    till.sell()
+    row_writer.insert()
     connector.failed("PublicationBroken")
     shop.start("--adopt")
     right(shop)
 
 
-def test_purges_and_marks_emit_nothing(shop: Shop) -> None:
-    """Row 26, with the publication that Tailrace makes."""
-    till = Till(shop)
+def test_deletes_and_updates_publish_nothing(shop: Shop) -> None:
+    """Row 26, with the publication that Tailrace creates."""
+    row_writer = RowWriter(shop)
     shop.execute("ALTER TABLE outbox ADD COLUMN delivered bool")
     shop.configure(source={"on_change": "halt"})
     shop.start()
     for _ in range(3):
-        till.sell()
+        row_writer.insert()
     right(shop)
     shop.execute("UPDATE outbox SET delivered = true")
     shop.execute("DELETE FROM outbox")
-    till.sell()
+    row_writer.insert()
     shop.execute("TRUNCATE outbox")
-    till.sell()
+    row_writer.insert()
     right(shop)
 
 
 @pytest.mark.parametrize("change", ["UPDATE outbox SET traceparent = 'x'", "TRUNCATE outbox"])
-def test_changes_through_a_publication_of_everything(shop: Shop, change: str) -> None:
-    """Row 26: ignored or refused, as `on_change` says; never published."""
+def test_updates_and_deletes_in_a_publication_of_all_operations(shop: Shop, change: str) -> None:
+    """Row 26: ignored or refused, depending on `on_change`; never published."""
     shop.execute(f"CREATE PUBLICATION {shop.slot} FOR TABLE outbox")
     shop.configure(source={"on_change": "halt"})
-    till = Till(shop)
+    row_writer = RowWriter(shop)
     connector = shop.start()
-    till.sell()
+    row_writer.insert()
     right(shop)
     here = lsn(shop)
     shop.execute(change)
-    till.sell()
+    row_writer.insert()
     connector.failed("UnexpectedChange")
     assert shop.positions()[-1].lsn <= here
     shop.configure(source={"on_change": "ignore"})
     shop.start()
     shop.execute("DELETE FROM outbox")
-    till.sell()
+    row_writer.insert()
     right(shop)
 
 
-def test_a_long_open_transaction_beside_many_commits(shop: Shop) -> None:
-    """Row 30: order is the order of commits, not of inserts."""
-    till = Till(shop)
+def test_a_long_transaction_during_many_commits(shop: Shop) -> None:
+    """Row 30: events are ordered by commit, not by insert."""
+    row_writer = RowWriter(shop)
     shop.start()
     with psycopg.connect(shop.dsn) as slow:
-        entry, statement, values = till.prepare("outbox", "aggregateid", {})
+        entry, statement, values = row_writer.prepare("outbox", "aggregateid", {})
         slow.execute(statement, values)  # type: ignore[call-overload]
-        events = [till.sell() for _ in range(50)]
+        events = [row_writer.insert() for _ in range(50)]
         right(shop)
         slow.commit()
-        till.committed(entry)
+        row_writer.committed(entry)
     right(shop)
     assert [sighting.id for sighting in shop.published()] == [*events, entry.id]
 
 
-def test_an_idle_outbox_beside_a_busy_table(shop: Shop) -> None:
-    """Row 32, I8: the slot moves although nothing is published."""
+def test_the_slot_of_an_idle_outbox_advances(shop: Shop) -> None:
+    """Row 32, I8: the slot advances although nothing is published."""
     connector = shop.start()
-    Till(shop).sell()
+    RowWriter(shop).insert()
     right(shop)
     shop.execute("CREATE TABLE busy AS SELECT generate_series(1, 50000)")
     here = lsn(shop)
 
     def moved() -> bool:
         shop.execute("UPDATE busy SET generate_series = 1 WHERE generate_series <= 100")
-        shop.execute("SELECT pg_log_standby_snapshot()")  # the server's own comes every 15 s; restart_lsn needs one
+        shop.execute("SELECT pg_log_standby_snapshot()")  # the server writes one every 15 s; restart_lsn needs one
         slots = shop.execute(
             "SELECT least(restart_lsn, confirmed_flush_lsn) - '0/0' FROM pg_replication_slots WHERE slot_name = %s",
             shop.slot,
@@ -237,7 +237,7 @@ ALTER TABLE outbox ATTACH PARTITION outbox_1 FOR VALUES WITH (MODULUS 2, REMAIND
 
 
 def test_a_partitioned_outbox(shop: Shop) -> None:
-    """Rows come under the name and the columns of the root, those of the table as well as those of the log."""
+    """Rows have the name and columns of the root table, both from the table and from the log."""
     shop.execute(PARTITIONED)
     shop.configure(source={"start": "beginning", "order_by": ["created_at", "id", "aggregateid"]})
     writer = shop.writer()
@@ -252,7 +252,7 @@ def test_a_partitioned_outbox(shop: Shop) -> None:
 
 
 def test_partitions_published_one_by_one_are_refused(shop: Shop) -> None:
-    """Rows would come under the partitions' names, and not be recognised."""
+    """Rows would have the partitions' names and not be recognised."""
     shop.execute(PARTITIONED)
     shop.execute(f"CREATE PUBLICATION {shop.slot} FOR TABLE outbox WITH (publish = 'insert')")
     shop.start(wait=False).failed("PublicationBroken")
@@ -266,27 +266,27 @@ def preparing() -> Iterator[PostgresServer]:
 
 
 def test_prepared_transactions(preparing: PostgresServer, kafka: KafkaBroker, tmp_path: Path) -> None:
-    """They come once, when they are committed; the slot waits for them, and a restart in between changes nothing."""
+    """They are published once, when they are committed; the slot waits for them, also across a restart."""
     shop = open_shop(preparing, kafka, tmp_path)
-    till = Till(shop)
+    row_writer = RowWriter(shop)
     connector = shop.start()
     entries = []
     with psycopg.connect(shop.dsn, autocommit=True) as connection:
         for name in ("kept", "given_up"):
-            entry, statement, values = till.prepare("outbox", "aggregateid", {})
+            entry, statement, values = row_writer.prepare("outbox", "aggregateid", {})
             connection.execute("BEGIN")
             connection.execute(statement, values)  # type: ignore[call-overload]
             connection.execute(f"PREPARE TRANSACTION '{name}'")
             entries.append(entry)
-    till.sell()
+    row_writer.insert()
     right(shop)
     assert connector.stop() == 0
     shop.start()
-    till.sell()
+    row_writer.insert()
     right(shop)
     shop.execute("COMMIT PREPARED 'kept'")
-    till.committed(entries[0])
+    row_writer.committed(entries[0])
     shop.execute("ROLLBACK PREPARED 'given_up'")
-    till.sell()
+    row_writer.insert()
     right(shop)
     close_shop(shop)

@@ -1,4 +1,4 @@
-"""The regular check of the outbox's tables: what it refuses and allows, without waiting for locks."""
+"""The regular check of the outbox's tables: which changes it refuses and allows, without waiting for locks."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from helpers.shop import Shop
 from tailrace.testkit.stack import wait_until
 
 
-def test_an_inheriting_table(shop: Shop, tailrace: Tailrace) -> None:
-    """Noticed while running, refused at a start; the remedy is run as it stands."""
+def test_an_inheriting_table_is_refused(shop: Shop, tailrace: Tailrace) -> None:
+    """Noticed while running, refused at a start; the printed remedy is run unchanged."""
     connector = shop.start()
     events = [insert(shop)]
     published(shop, events)
@@ -32,8 +32,8 @@ def test_an_inheriting_table(shop: Shop, tailrace: Tailrace) -> None:
     published(shop, events)
 
 
-def test_what_lets_no_row_in(shop: Shop) -> None:
-    """New partitions, attached empty or created as such; rewrites that are no secret; then a start after the same."""
+def test_changes_that_add_no_rows_are_allowed(shop: Shop) -> None:
+    """New partitions, attached empty or created as partitions; rewrites; then a start after the same changes."""
     partition(shop)
     connector = shop.start()
     events = [insert(shop)]
@@ -60,7 +60,7 @@ def test_what_lets_no_row_in(shop: Shop) -> None:
     shop.execute("ALTER TABLE outbox DETACH PARTITION outbox_rest")
     with psycopg.connect(shop.dsn) as reader:
         reader.execute("SELECT FROM outbox")
-        # It is left half done, as it is for as long as it waits for others.
+        # It stays half done, as it does while it waits for other transactions.
         with (
             psycopg.connect(shop.dsn, options="-c statement_timeout=500", autocommit=True) as connection,
             pytest.raises(psycopg.errors.QueryCanceled),
@@ -71,8 +71,8 @@ def test_what_lets_no_row_in(shop: Shop) -> None:
     assert connector.running
 
 
-def test_another_table_is_locked(shop: Shop) -> None:
-    """Under FOR ALL TABLES: neither a start nor the stored position waits for that lock."""
+def test_a_lock_on_another_table_delays_nothing(shop: Shop) -> None:
+    """With FOR ALL TABLES: neither a start nor the stored position waits for that lock."""
     shop.execute(f"CREATE PUBLICATION {shop.slot} FOR ALL TABLES WITH (publish = 'insert')")
     shop.execute("CREATE TABLE elsewhere (id int)")
     assert shop.start().stop() == 0
