@@ -32,10 +32,10 @@ def options(database: str, table: str = "public.outbox") -> PostgresOptions:
     return PostgresOptions(database, table, "looks", "looks", event_columns=frozenset({"id"}))
 
 
-def test_a_table_of_a_published_schema_is_maintained(
+def test_maintenance_of_a_table_in_a_published_schema_is_allowed(
     database: str, connection: psycopg.Connection[tuple[Any, ...]]
 ) -> None:
-    """Constraints get new numbers from much that is no move to another schema."""
+    """Much that is not a move to another schema gives constraints new oids."""
     connection.execute(TABLE)
     connection.execute("CREATE UNIQUE INDEX by_seq ON outbox (seq); CREATE SCHEMA away")
     connection.execute("CREATE PUBLICATION looks FOR TABLES IN SCHEMA public WITH (publish = 'insert')")
@@ -61,17 +61,17 @@ def test_a_table_of_a_published_schema_is_maintained(
 
 
 def scans(plan: dict[str, Any]) -> Iterator[tuple[str, float]]:
-    """The tables that a plan reads from their beginning to their end, and how many times."""
+    """Yields the tables that a plan scans sequentially, and how many times."""
     if plan["Node Type"] == "Seq Scan":
         yield plan["Relation Name"], plan["Actual Loops"]
     for below in plan.get("Plans", []):
         yield from scans(below)
 
 
-def test_a_look_does_not_read_the_whole_catalogue(
+def test_a_check_does_not_scan_the_whole_catalog(
     database: str, connection: psycopg.Connection[tuple[Any, ...]]
 ) -> None:
-    """It is taken every few seconds, by the thread that reads the log; the database may have many tables."""
+    """It runs every few seconds in the thread that reads the log; the database may have many tables."""
     connection.execute(
         "CREATE TABLE outbox (id int, day int, done bool, PRIMARY KEY (id, day)) PARTITION BY LIST (day)"
     )
@@ -84,8 +84,8 @@ def test_a_look_does_not_read_the_whole_catalogue(
         for table in ("outbox", "plain"):
             ((oid,),) = link.query("SELECT $1::regclass::oid", [table])
             for query, parameters in ((unpublished_rows._TREE, [oid]), (publication._MOVES, ["public", table, "id"])):
-                ((told,),) = link.query(f"EXPLAIN (ANALYZE, FORMAT JSON) {query}", parameters)
-                found = dict(scans(json.loads(str(told))[0]["Plan"]))
+                ((explained,),) = link.query(f"EXPLAIN (ANALYZE, FORMAT JSON) {query}", parameters)
+                found = dict(scans(json.loads(str(explained))[0]["Plan"]))
                 assert not found.keys() & {"pg_class", "pg_attribute", "pg_depend", "pg_index"}, (table, found)
                 assert found.get("pg_inherits", 0) <= 2, "once per level, not once per partition"
 

@@ -1,4 +1,4 @@
-"""The disk of a server's log: asked about only where the server is known to run on this machine."""
+"""The disk of the server's log is checked only if the server runs on this machine."""
 
 from __future__ import annotations
 
@@ -19,27 +19,27 @@ from tailrace.sources.postgres.replay_window import ReplayWindow, WindowTracker
 MB = 1 << 20
 
 
-def test_a_server_on_this_machine_is_known_by_the_port_we_came_from(database: str, tmp_path: Path) -> None:
+def test_a_server_on_this_machine_is_recognised_by_our_port(database: str, tmp_path: Path) -> None:
     with PgConnection(database, replication=False, timeout=10) as link:
         folder = log_folder(link)
         assert folder is not None
         assert str(folder) == link.query("SHOW data_directory")[0][0]
         process, port = (str(value) for value in link.query("SELECT pg_backend_pid(), inet_client_port()")[0])
-        # A machine that has no such process, or another one under its number, is not the server's.
+        # Without such a process, or with another process of that pid, the server runs elsewhere.
         assert log_folder(link, tmp_path) is None
         title = tmp_path / process / "cmdline"
         title.parent.mkdir()
-        for told, known in [
+        for process_title, known in [
             (f"postgres: u d 127.0.0.1({port}) idle", True),
             ("postgres: u d 127.0.0.1(1) idle", False),
             ("postgres: u d [local] idle", False),
             (f"nginx: 127.0.0.1({port})", False),
         ]:
-            title.write_text(told)
-            assert (log_folder(link, tmp_path) is not None) == known, told
+            title.write_text(process_title)
+            assert (log_folder(link, tmp_path) is not None) == known, process_title
 
 
-def test_a_role_that_may_not_know_where_the_data_is(database: str) -> None:
+def test_a_role_without_the_privilege_to_read_the_data_directory(database: str) -> None:
     with psycopg.connect(database, autocommit=True) as connection:
         connection.execute("DROP ROLE IF EXISTS sees_little")
         connection.execute("CREATE ROLE sees_little LOGIN PASSWORD 'p'")
@@ -47,7 +47,7 @@ def test_a_role_that_may_not_know_where_the_data_is(database: str) -> None:
         assert log_folder(link) is None
 
 
-def test_free_bytes_are_those_of_the_log_or_else_of_the_data(tmp_path: Path) -> None:
+def test_free_bytes_are_those_of_the_log_disk_or_of_the_data_disk(tmp_path: Path) -> None:
     found = os.statvfs(tmp_path)
     free = free_bytes(tmp_path)
     assert free is not None
@@ -57,7 +57,7 @@ def test_free_bytes_are_those_of_the_log_or_else_of_the_data(tmp_path: Path) -> 
     assert free_bytes(tmp_path / "gone") is None
 
 
-def test_a_window_gives_way_to_a_full_disk_with_one_warning(
+def test_the_replay_window_is_given_up_on_a_full_disk_with_one_warning(
     database: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "pg_wal").symlink_to("/proc")
@@ -69,7 +69,7 @@ def test_a_window_gives_way_to_a_full_disk_with_one_warning(
     with PgConnection(database, replication=False, timeout=10) as link:
         feedback.find_disk(link)
         assert not feedback.advance(start), "without a probe, nothing is known about the disk"
-        assert feedback.probe(link), "the server is told to let go"
+        assert feedback.probe(link), "the log up to there is confirmed"
     assert holding.held == start.lsn
     assert feedback.advance(LsnPosition(start.log, 20 * MB, 0))
     assert len(warnings) == 1

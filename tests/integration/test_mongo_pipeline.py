@@ -1,4 +1,4 @@
-"""From committed transactions in MongoDB to Kafka, without faults: what arrives, in which order, and in what form."""
+"""From committed transactions in MongoDB to Kafka, without faults: content, order and form of the records."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from tailrace.testkit.workload.writer import Mix
 
 @pytest.fixture
 def two(mongo: MongoServer, kafka: KafkaBroker, tmp_path: Path) -> Iterator[Users]:
-    """A users-service with two outbox collections, followed by one stream."""
+    """A users service with two outbox collections, read by one stream."""
     users = open_users(mongo, kafka, tmp_path, collections=("outbox", "outbox_eu"))
     yield users
     close_users(users)
@@ -50,7 +50,7 @@ def test_committed_events_arrive_once_and_in_order_and_aborted_ones_never(users:
     outcomes = {outcome: [each for each in writer.written if each.outcome is outcome] for outcome in WriteOutcome}
     assert outcomes[WriteOutcome.UNKNOWN] == []
     assert {each.id for each in outcomes[WriteOutcome.COMMITTED]} == users.in_outbox()
-    # Not by the oracle's word alone: the revisions of each user, as its consumers see them, only grow.
+    # Independent of the oracle: the revisions of each user only grow, as its consumers see them.
     revisions: defaultdict[bytes, list[int]] = defaultdict(list)
     messages = read_all(users.kafka.bootstrap, [users.topic])
     for message in sorted(messages, key=lambda each: (each.partition() or 0, each.offset() or 0)):
@@ -69,7 +69,7 @@ def test_several_writers_at_once(users: Users) -> None:
     assert users.caught_up().ok
 
 
-def test_the_record(users: Users) -> None:
+def test_the_record_has_the_documented_form(users: Users) -> None:
     connector = users.start()
     event = users.insert("user-7", seq=3, trace="abc")
     (message,) = published(users)
@@ -92,7 +92,7 @@ def test_the_record(users: Users) -> None:
     assert ClusterTime.parse(time).pair <= users.positions()[-1].time.pair
 
 
-def test_a_broken_payload_is_a_dead_letter_and_holds_nobody_up(users: Users) -> None:
+def test_a_broken_payload_becomes_a_dead_letter_and_delays_no_other_event(users: Users) -> None:
     users.start()
     good = [users.insert(seq=1)]
     bad = users.insert(seq=2, payload={"user": "k", "revision": "two"})
@@ -104,8 +104,8 @@ def test_a_broken_payload_is_a_dead_letter_and_holds_nobody_up(users: Users) -> 
     assert json.loads(letter.value() or b"") == {"user": "k", "revision": "two"}
 
 
-def test_from_the_beginning(users: Users) -> None:
-    """What was there before comes first, then what is written while and after it is read."""
+def test_start_beginning_publishes_existing_documents(users: Users) -> None:
+    """Existing documents are published first, then those written during and after the read."""
     users.configure(source={"start": "beginning"})
     writer = users.writer(mix=Mix(rollback=0.2, invalid=0.1))
     for _ in range(60):
@@ -119,7 +119,7 @@ def test_from_the_beginning(users: Users) -> None:
     assert before <= {seen.id for seen in users.published()}
 
 
-def test_from_now_leaves_out_what_was_there(users: Users) -> None:
+def test_start_now_leaves_out_existing_documents(users: Users) -> None:
     users.insert(seq=1)
     users.start()
     later = users.insert(seq=2)
@@ -144,7 +144,7 @@ def test_two_collections_in_one_stream(two: Users, start: str) -> None:
     assert sum(counts) == len(two.published()) + len(two.dead_lettered())
 
 
-def test_a_restart_goes_on_where_it_was(users: Users) -> None:
+def test_a_restart_continues_at_the_stored_position(users: Users) -> None:
     writer = users.writer()
     assert users.start().stop() == 0
     for _ in range(30):
@@ -153,8 +153,8 @@ def test_a_restart_goes_on_where_it_was(users: Users) -> None:
     assert users.caught_up().ok
 
 
-def test_the_writer_speaks_the_truth_though_the_server_dies_under_it() -> None:
-    """Else the oracle's verdict would be worth nothing: only what is unknown may be either way."""
+def test_the_writer_reports_true_outcomes_even_if_the_server_is_killed() -> None:
+    """The oracle's verdict relies on it: only writes with an unknown outcome may be present or absent."""
     with MongoServer(choice=ServerChoice.LOCAL) as server:
         create_users(server.uri, "service")
         writer = UsersWriter(server.uri, "service")

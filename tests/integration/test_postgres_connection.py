@@ -1,4 +1,4 @@
-"""A session with Postgres: what it sets for itself, and whose fault a failed connection is."""
+"""Sessions with Postgres: their settings, and which side a failed connection is blamed on."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tailrace.sources.postgres.connection import PgConnection
 
 
 @pytest.mark.parametrize("replication", [False, True])
-def test_a_session_that_waits_is_not_ended_as_idle(database: str, replication: bool) -> None:
+def test_an_idle_session_is_not_ended_by_the_server(database: str, replication: bool) -> None:
     name = conninfo_to_dict(database)["dbname"]
     with psycopg.connect(database, autocommit=True) as connection:
         connection.execute(f"ALTER DATABASE \"{name}\" SET idle_session_timeout = '1s'")
@@ -22,15 +22,15 @@ def test_a_session_that_waits_is_not_ended_as_idle(database: str, replication: b
         assert link.query("SHOW idle_session_timeout") == [("0",)]
 
 
-def test_a_database_that_does_not_exist_is_named_as_the_cause(database: str) -> None:
+def test_a_missing_database_is_reported_as_the_cause(database: str) -> None:
     with pytest.raises(AccessRefused, match='database "no_such" does not exist') as caught:
         PgConnection(make_conninfo(database, dbname="no_such"), replication=False, timeout=10)
     assert "no database of this name" in caught.value.why
     assert "Correct the database" in caught.value.remedy
 
 
-def test_a_process_without_file_descriptors_says_so(database: str) -> None:
-    """Neither Postgres nor Kafka is away: this process cannot open a socket."""
+def test_a_process_without_file_descriptors_reports_it(database: str) -> None:
+    """Neither Postgres nor Kafka is down: this process cannot open a socket."""
     program = """
 import os, resource, sys
 from confluent_kafka import KafkaError

@@ -1,4 +1,4 @@
-"""Why a table is not published: each cause with the statement that helps, which is then tried."""
+"""Why a table is not published: each cause with its remedy, which is then executed."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ CAUSES = {
 
 
 @pytest.mark.parametrize("cause", CAUSES)
-def test_causes(database: str, cause: str) -> None:
+def test_each_cause_is_reported_with_a_remedy_that_works(database: str, cause: str) -> None:
     statements, problem, fix = CAUSES[cause]
     outbox: Any = SimpleNamespace(publication="pub", table="public.outbox", id_column="id", event_columns={"id"})
     with (
@@ -54,7 +54,7 @@ def test_causes(database: str, cause: str) -> None:
         assert read_published(link, outbox).fingerprint
 
 
-def test_row_security_is_named(database: str) -> None:
+def test_row_security_is_reported(database: str) -> None:
     with psycopg.connect(database, autocommit=True) as connection:
         connection.execute("CREATE TABLE outbox (id int)")
         connection.execute("ALTER TABLE outbox ENABLE ROW LEVEL SECURITY, FORCE ROW LEVEL SECURITY")
@@ -79,7 +79,7 @@ def test_row_security_is_named(database: str) -> None:
         ("id int, payload text, key text, more text", "outbox (id, key, payload)", ""),
     ],
 )
-def test_columns_that_the_log_leaves_out(database: str, columns: str, members: str, cause: str) -> None:
+def test_columns_that_are_not_in_the_log_are_reported(database: str, columns: str, members: str, cause: str) -> None:
     outbox: Any = SimpleNamespace(
         publication="pub", table="public.outbox", id_column="id", event_columns=frozenset({"id", "key", "payload"})
     )

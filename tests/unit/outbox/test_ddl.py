@@ -1,4 +1,4 @@
-"""The SQL text: quoting above all, and no right too many."""
+"""Tests of ddl.py: quoting, and no privilege too many."""
 
 from __future__ import annotations
 
@@ -30,19 +30,19 @@ def test_names_are_split_as_people_write_them(table: str, parts: tuple[str, str]
 
 
 @pytest.mark.parametrize("table", ["", ".", "a.", ".a", "a.b.c", 'a"b', '"a', '""', 'a."b"c'])
-def test_what_is_no_table_name_is_refused(table: str) -> None:
+def test_invalid_table_names_are_refused(table: str) -> None:
     with pytest.raises(ConfigError):
         split_table(table)
 
 
 @pytest.mark.parametrize("name", ["", "a\0b", "x" * 64, "é" * 32])
-def test_names_postgres_would_cut_or_refuse_are_refused(name: str) -> None:
+def test_names_that_postgres_would_truncate_or_refuse_are_refused(name: str) -> None:
     with pytest.raises(ConfigError):
         quote(name)
 
 
 @given(st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"), min_size=1, max_size=15))
-def test_a_quoted_name_cannot_be_left_and_reads_back(name: str) -> None:
+def test_a_quoted_name_is_escaped_and_parsed_unchanged(name: str) -> None:
     quoted = quote(name)
     assert quoted[0] == quoted[-1] == '"'
     assert quoted[1:-1].replace('""', "").count('"') == 0
@@ -73,7 +73,7 @@ def test_the_table_follows_the_map_and_defines_no_column_twice() -> None:
     assert "aggregate" not in sql.partition("CREATE TABLE")[2]
 
 
-def test_the_role_gets_what_it_needs_and_no_more() -> None:
+def test_the_role_gets_only_the_privileges_it_needs() -> None:
     sql = grants_ddl("shop.outbox", "tail race", "pub")
     statements = [line for line in sql.splitlines() if line and not line.startswith("--")]
     assert statements == [

@@ -1,4 +1,4 @@
-"""Layouts: what a row means, what a table lacks, what cannot be read."""
+"""Tests of layouts.py: the meaning of a row, missing columns, and unreadable values."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def row(*more: bytes | None, columns: Columns = PLAIN, **changed: bytes | None) 
     return Row(columns, tuple(values.values()), "0/1:0", 1_700_000_000_000)
 
 
-def test_every_part_is_taken_from_its_column() -> None:
+def test_every_part_is_read_from_its_column() -> None:
     event = Layout(DEBEZIUM).read(row())
     assert event == OutboxEvent(
         "e-1", "OrderPlaced", "order", b"o-7", b'{"a": 1}', None, "0/1:0", 1_700_000_000_000, [], keys_unique=True
@@ -42,7 +42,7 @@ def test_every_part_is_taken_from_its_column() -> None:
 
 
 @pytest.mark.parametrize(("type_oid", "unique"), [(JSONB, True), (JSON, False), (TEXT, False)])
-def test_only_a_type_that_parses_vouches_for_unique_keys(type_oid: int, unique: bool) -> None:
+def test_only_jsonb_is_known_to_have_unique_keys(type_oid: int, unique: bool) -> None:
     columns = (*PLAIN[:-1], Column("payload", type_oid))
     assert Layout(DEBEZIUM).read(row(columns=columns)).keys_unique is unique
 
@@ -70,13 +70,13 @@ def test_a_missing_column_is_named_with_its_setting_and_the_columns_there_are(mi
         (None, None),
     ],
 )
-def test_the_version_may_stand_inside_a_json_column(headers: bytes | None, version: str | None) -> None:
+def test_the_version_may_be_inside_a_json_column(headers: bytes | None, version: str | None) -> None:
     columns = (*PLAIN, Column("headers", JSONB))
     layout = Layout(replace(DEBEZIUM, version="headers#/schema/version"))
     assert layout.read(row(headers, columns=columns)).version == version
 
 
-def test_a_version_inside_something_that_is_not_json_is_this_rows_fault() -> None:
+def test_a_version_inside_invalid_json_rejects_the_row() -> None:
     layout = Layout(replace(DEBEZIUM, version="headers#/version"))
     with pytest.raises(Rejected, match="not JSON"):
         layout.read(row(b"{", columns=(*PLAIN, Column("headers", TEXT))))
@@ -88,7 +88,7 @@ def test_optional_parts_are_required_once_they_are_mapped(part: str) -> None:
         Layout(replace(DEBEZIUM, **{part: "absent"})).read(row())
 
 
-def test_a_payload_column_that_is_no_text_is_a_mapping_mistake() -> None:
+def test_a_payload_column_of_a_type_without_text_is_refused() -> None:
     columns = (*PLAIN[:-1], Column("payload", INT4))
     with pytest.raises(LayoutMismatch, match="payload"):
         Layout(DEBEZIUM).read(row(columns=columns))
@@ -109,7 +109,7 @@ def test_the_version_is_read_and_also_sent() -> None:
     assert layout.read(row(None, columns=columns)).version is None
 
 
-def test_the_plan_follows_columns_that_change_in_mid_stream() -> None:
+def test_the_plan_follows_columns_that_change_while_streaming() -> None:
     layout = Layout(DEBEZIUM)
     first = layout.read(row())
     turned = tuple(reversed(PLAIN))
@@ -136,7 +136,7 @@ def test_payloads_of_text_types_pass_untouched(oid: int, payload: bytes | None) 
 
 
 @given(raw=st.none() | st.binary())
-def test_bytea_is_decoded_wherever_it_is_carried(raw: bytes | None) -> None:
+def test_bytea_is_decoded_in_every_part(raw: bytes | None) -> None:
     columns = (
         *PLAIN[:2],
         Column("aggregateid", BYTEA),
@@ -180,14 +180,14 @@ def test_a_table_without_an_aggregate_column() -> None:
         ({"aggregatetype": b"\xff"}, "column aggregatetype"),
     ],
 )
-def test_what_cannot_be_read_names_its_column(changed: dict[str, bytes | None], says: str) -> None:
+def test_an_unreadable_value_names_its_column(changed: dict[str, bytes | None], says: str) -> None:
     with pytest.raises(Rejected) as caught:
         Layout(DEBEZIUM).read(row(**changed))
     assert caught.value.reason is Reason.POISON_MESSAGE
     assert says in caught.value.explanation
 
 
-def test_names_are_one_object_each_and_the_memory_of_them_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_names_are_interned_in_a_bounded_cache(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(layouts, "KNOWN_NAMES", 10)
     layout = Layout(DEBEZIUM)
     assert layout.read(row()).type is layout.read(row(type=bytes(bytearray(b"OrderPlaced")))).type
@@ -197,7 +197,7 @@ def test_names_are_one_object_each_and_the_memory_of_them_is_bounded(monkeypatch
 
 
 @pytest.mark.parametrize("column", ["type", "aggregatetype"])
-def test_a_name_has_a_greatest_length(column: str) -> None:
+def test_a_name_has_a_maximum_length(column: str) -> None:
     layout = Layout(DEBEZIUM)
     layout.read(row(**{column: b"x" * layouts.NAME_BYTES}))
     with pytest.raises(Rejected, match="1,001 bytes, more than the 1,000") as caught:
@@ -223,7 +223,7 @@ def _is_text(value: bytes | None) -> bool:
 
 
 class TestDocuments:
-    """Rows as a MongoDB source makes them, with the fields that the pipeline's assembly would ask for."""
+    """Rows as a MongoDB source makes them, with the fields that the wiring requests."""
 
     BODY = {  # noqa: RUF012 - never changed
         "_id": "65",
@@ -244,7 +244,7 @@ class TestDocuments:
             required, tuple(parts.values()), "payload", bookkeeping("document") - set(parts.values())
         )
 
-    def test_a_document_of_a_service_that_polled_so_far(self) -> None:
+    def test_a_document_of_a_polling_publisher(self) -> None:
         polled = {
             **self.BODY,
             "status": "PENDING",
@@ -267,7 +267,7 @@ class TestDocuments:
         }, "its bookkeeping is no news for consumers"
 
     @pytest.mark.parametrize("missing", ["topic", "created_at"])
-    def test_what_is_optional_may_be_missing_in_one_document_and_there_in_the_next(self, missing: str) -> None:
+    def test_an_optional_field_may_be_missing_in_one_document_and_present_in_the_next(self, missing: str) -> None:
         layout, reader = Layout(DOCUMENT), self.reader()
         without = {name: value for name, value in self.BODY.items() if name != missing}
         names = [dict(layout.read(reader.row(each, "p", 1)).extra) for each in (self.BODY, without, self.BODY)]
@@ -282,7 +282,7 @@ class TestDocuments:
             carried = {name: (value or b"") for name, value in event.extra if name in further}
             assert carried == {name: value.encode() for name, value in further.items()}
 
-    def test_the_memory_of_shapes_is_bounded(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_the_cache_of_shapes_is_bounded(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(layouts, "PLANS", 10)
         layout, reader = Layout(DOCUMENT), self.reader()
         for number in [*range(100), *range(100)]:
@@ -290,7 +290,7 @@ class TestDocuments:
             assert event.extra[-1] == (f"field{number}", b"x")
             assert len(layout._plans) <= 10
 
-    def test_one_that_cannot_be_read_is_rejected_and_the_next_is_read(self) -> None:
+    def test_an_unreadable_document_is_rejected_and_the_next_is_read(self) -> None:
         layout, reader = Layout(DOCUMENT), self.reader()
         bad = reader.row({**self.BODY, "payload": {"a": float("nan")}}, "p", 1)
         assert bad.columns is UNREADABLE
@@ -302,13 +302,13 @@ class TestDocuments:
             assert "nan" in caught.value.explanation
             assert caught.value.remedy
 
-    def test_a_dead_letters_columns_say_unreadable_too(self) -> None:
-        """They come back from the letter's headers as another object that is equal."""
+    def test_the_columns_of_a_dead_letter_are_unreadable_too(self) -> None:
+        """They are parsed from the dead letter's headers as another object that is equal."""
         columns = tuple(Column(column.name, column.type_oid) for column in UNREADABLE)
         with pytest.raises(Rejected, match="no form"):
             Layout(DOCUMENT).read(Row(columns, (b"{}", b"no form"), "p", 1))
 
-    def test_one_without_a_required_field_is_its_own_fault_not_the_collections(self) -> None:
+    def test_a_document_without_a_required_field_is_rejected_alone(self) -> None:
         document = {name: value for name, value in self.BODY.items() if name != "event_type"}
         with pytest.raises(Rejected, match="no field 'event_type'"):
             Layout(DOCUMENT).read(self.reader().row(document, "p", 1))

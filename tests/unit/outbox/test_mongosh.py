@@ -1,4 +1,4 @@
-"""The commands for mongosh: no right too many, and JavaScript that says what the data says."""
+"""Tests of mongosh.py: no privilege too many, and JavaScript that matches the data."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tailrace.outbox.mongosh import PROMPT, ShellCommand, collection_commands, s
 
 
 def as_data(javascript: str) -> list[tuple[str, Any]]:
-    """Read back by JSON's rules: names get quotes again, and the comma behind the last of several goes."""
+    """Parses it as JSON: adds quotes to names and removes trailing commas."""
     found = re.findall(
         r'^db\.getSiblingDB\((".*?")\)\.runCommand\((.*?)\);$', javascript, flags=re.MULTILINE | re.DOTALL
     )
@@ -27,7 +27,7 @@ def as_data(javascript: str) -> list[tuple[str, Any]]:
 COMMANDS = [*collection_commands("shop", "outbox"), *user_commands("shop", "outbox", "tailrace_orders", "tailrace")]
 
 
-def test_the_role_gets_what_it_needs_and_no_more() -> None:
+def test_the_role_gets_only_the_privileges_it_needs() -> None:
     role, user = user_commands("shop", "outbox", "r", "u")
     assert role.body["privileges"] == [
         {"resource": {"db": "shop", "collection": "outbox"}, "actions": ["find", "changeStream"]},
@@ -46,18 +46,18 @@ def test_the_indexes_follow_the_map() -> None:
     ]
 
 
-def test_the_script_says_what_the_data_says() -> None:
+def test_the_script_matches_the_data() -> None:
     assert as_data(script(COMMANDS)) == [(each.database, each.body) for each in COMMANDS]
 
 
-def test_nothing_stands_outside_of_comments_and_commands() -> None:
+def test_the_script_has_only_comments_and_commands() -> None:
     outside = re.sub(r"^db\..*?\);$", "", script(COMMANDS), flags=re.MULTILINE | re.DOTALL)
     assert all(line.startswith("// ") for line in outside.splitlines() if line)
     assert max(map(len, script(COMMANDS).splitlines())) <= 120
 
 
 @pytest.mark.parametrize("name", ["a\nb", 'a"b', "a'b", "a\\b", "a\u2028b", "a${b}", "*/ b", "drop()"])
-def test_a_name_cannot_leave_its_text_or_its_comment(name: str) -> None:
+def test_a_name_cannot_escape_from_its_string_or_comment(name: str) -> None:
     commands = [*collection_commands("shop", name), *user_commands("shop", name, name, name)]
     written = script(commands)
     assert [body for _, body in as_data(written)] == [each.body for each in commands]
@@ -65,7 +65,7 @@ def test_a_name_cannot_leave_its_text_or_its_comment(name: str) -> None:
 
 
 @given(st.text(max_size=20), st.text(max_size=20))
-def test_any_text_reads_back(database: str, text: str) -> None:
+def test_any_text_is_parsed_unchanged(database: str, text: str) -> None:
     command = ShellCommand("why", database, {"create": text, "list": [text, {"key": text}], "empty": {}, "no": []})
     assert json.dumps(text) in script([command])
     assert script([command]).count("\n") <= 12

@@ -1,4 +1,4 @@
-"""The steps of the event processor, and what it does with events that cannot be published."""
+"""Tests of processor.py: the steps for each event, and events that cannot be published."""
 
 from __future__ import annotations
 

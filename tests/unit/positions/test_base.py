@@ -1,4 +1,4 @@
-"""position.py: there and back, its order, and what is refused."""
+"""Tests of positions/base.py: storing and parsing, order, and refused values."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ positions = st.builds(
 
 
 @given(positions)
-def test_there_and_back(position: LsnPosition) -> None:
+def test_a_stored_position_is_parsed_unchanged(position: LsnPosition) -> None:
     assert from_stored(json.loads(json.dumps(to_stored(position)))) == position
 
 
@@ -70,21 +70,21 @@ def test_the_stored_form_is_readable() -> None:
         {"last": {"commit_lsn": "0/5", "xid": "x", "commit_micros": 1}},
     ],
 )
-def test_what_is_not_a_position_is_refused(change: dict[str, Any]) -> None:
+def test_an_invalid_position_is_refused(change: dict[str, Any]) -> None:
     stored = to_stored(LsnPosition(LOG, 5, 6)) | change
     with pytest.raises((ValueError, KeyError, TypeError)):
         from_stored(stored)
 
 
 @pytest.mark.parametrize("field", ["format", "source", "lsn", "at_ms", "log"])
-def test_an_incomplete_one_is_refused(field: str) -> None:
+def test_an_incomplete_position_is_refused(field: str) -> None:
     stored = to_stored(LsnPosition(LOG, 5, 6))
     del stored[field]
     with pytest.raises(KeyError):
         from_stored(stored)
 
 
-def test_progress_is_in_the_order_of_a_pipelines_life() -> None:
+def test_progress_grows_from_creation_through_the_table_to_the_log() -> None:
     life = [
         LsnPosition(LOG, 0, 9, creating=True),
         LsnPosition(LOG, 50, 9, table_read=TableRead("1:1:")),
@@ -104,20 +104,20 @@ TOKEN = TokenPosition(
 
 
 @pytest.mark.parametrize(("position", "source"), [(LSN, "postgres"), (TOKEN, "mongo")])
-def test_each_kind_of_log_is_read_as_its_own(position: Position, source: str) -> None:
+def test_each_kind_of_log_is_parsed_as_its_own_class(position: Position, source: str) -> None:
     stored = json.loads(json.dumps(to_stored(position)))
     assert (stored["format"], stored["source"]) == (1, source)
     assert from_stored(stored) == position
 
 
 @pytest.mark.parametrize(("position", "other"), [(LSN, "mongo"), (TOKEN, "postgres")])
-def test_one_that_is_tagged_as_the_other_kind_is_none(position: Position, other: str) -> None:
+def test_a_position_tagged_as_the_other_kind_is_refused(position: Position, other: str) -> None:
     with pytest.raises((ValueError, KeyError, TypeError)):
         from_stored(to_stored(position) | {"source": other})
 
 
 @pytest.mark.parametrize("change", [{"format": 2}, {"source": "mysql"}, {"source": None}])
-def test_what_a_newer_release_stored_is_refused_by_name(change: dict[str, Any]) -> None:
+def test_a_position_of_a_newer_release_is_refused_by_name(change: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match="is unknown"):
         from_stored(to_stored(TOKEN) | change)
 
@@ -139,7 +139,7 @@ def test_a_position_of_another_kind_of_database_stops_the_pipeline() -> None:
         (LsnPosition(LOG, 0, 9, creating=True), "creating the slot"),
     ],
 )
-def test_what_a_person_reads(position: LsnPosition, text: str) -> None:
+def test_the_text_for_people(position: LsnPosition, text: str) -> None:
     assert str(position) == text
 
 
@@ -162,7 +162,7 @@ def test_which_rows_a_position_covers(position: Position, covered: list[str], no
     assert [place for place in [*covered, *not_covered] if position.covers(place)] == covered
 
 
-def test_inside_a_transaction_it_does_not_matter_what_was_seen_before() -> None:
+def test_progress_inside_a_transaction_ignores_the_lsn_before_it() -> None:
     early, late = LsnPosition(LOG, 0x100, 0, Cut(0x300, 5)), LsnPosition(LOG, 0x2F0, 0, Cut(0x300, 5))
     assert early.progress == late.progress
     assert LsnPosition(LOG, 0x300, 0).progress < early.progress < LsnPosition(LOG, 0x301, 0).progress

@@ -1,4 +1,4 @@
-"""token_position.py: there and back, its order, and what is refused."""
+"""Tests of positions/mongo.py: storing and parsing, order, and refused values."""
 
 from __future__ import annotations
 
@@ -34,12 +34,12 @@ positions = st.builds(
 
 
 @given(positions)
-def test_there_and_back(position: TokenPosition) -> None:
+def test_a_stored_position_is_parsed_unchanged(position: TokenPosition) -> None:
     assert from_stored(json.loads(json.dumps(to_stored(position)))) == position
 
 
 @given(times)
-def test_a_time_reads_as_it_is_written(time: ClusterTime) -> None:
+def test_a_time_is_parsed_as_it_is_written(time: ClusterTime) -> None:
     assert ClusterTime.parse(str(time)) == time
 
 
@@ -83,20 +83,20 @@ def test_the_stored_form_is_readable() -> None:
         {"collection_read": "half"},
     ],
 )
-def test_what_is_not_a_position_is_refused(change: dict[str, Any]) -> None:
+def test_an_invalid_position_is_refused(change: dict[str, Any]) -> None:
     with pytest.raises((ValueError, KeyError, TypeError)):
         from_stored(to_stored(AT) | change)
 
 
 @pytest.mark.parametrize("field", ["format", "source", "token", "time", "ordinal", "at_ms", "log"])
-def test_an_incomplete_one_is_refused(field: str) -> None:
+def test_an_incomplete_position_is_refused(field: str) -> None:
     stored = to_stored(AT)
     del stored[field]
     with pytest.raises(KeyError):
         from_stored(stored)
 
 
-def test_progress_is_in_the_order_of_a_pipelines_life() -> None:
+def test_progress_grows_from_the_collection_to_the_stream() -> None:
     life = [
         replace(AT, collection_read=CollectionRead()),
         replace(AT, collection_read=CollectionRead("c0", "x", 9)),
@@ -111,7 +111,7 @@ def test_progress_is_in_the_order_of_a_pipelines_life() -> None:
 
 
 @given(times, times)
-def test_tokens_sort_as_their_times_do(one: ClusterTime, other: ClusterTime) -> None:
+def test_tokens_sort_like_their_times(one: ClusterTime, other: ClusterTime) -> None:
     def at(time: ClusterTime) -> TokenPosition:
         return replace(AT, token={"_data": f"82{time.seconds:08X}{time.increment:08X}2B02"})
 
@@ -126,5 +126,5 @@ def test_tokens_sort_as_their_times_do(one: ClusterTime, other: ClusterTime) -> 
         (replace(AT, collection_read=CollectionRead()), "60.5 (reading the collection)"),
     ],
 )
-def test_what_a_person_reads(position: TokenPosition, text: str) -> None:
+def test_the_text_for_people(position: TokenPosition, text: str) -> None:
     assert str(position) == text

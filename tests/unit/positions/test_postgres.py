@@ -1,4 +1,4 @@
-"""lsn.py: the text form of Postgres, strict both ways."""
+"""Tests of positions/postgres.py: strict parsing and formatting of LSNs."""
 
 import pytest
 from hypothesis import given
@@ -19,13 +19,13 @@ LSNS = st.integers(0, MAX_LSN)
         ("FFFFFFFF/FFFFFFFF", MAX_LSN),
     ],
 )
-def test_both_ways(text: str, lsn: int) -> None:
+def test_an_lsn_is_parsed_and_formatted(text: str, lsn: int) -> None:
     assert parse_lsn(text) == lsn
     assert format_lsn(lsn) == text
 
 
 @pytest.mark.parametrize("text", ["16/b374d848", "00000016/B374D848"])
-def test_other_spellings_that_the_server_accepts(text: str) -> None:
+def test_other_spellings_that_the_server_accepts_are_parsed(text: str) -> None:
     assert parse_lsn(text) == 0x16_B374_D848
 
 
@@ -51,24 +51,24 @@ def test_other_spellings_that_the_server_accepts(text: str) -> None:
         "000000000/0",
     ],
 )
-def test_refused(text: str) -> None:
+def test_invalid_text_is_refused(text: str) -> None:
     with pytest.raises(ValueError, match="not an LSN"):
         parse_lsn(text)
 
 
 @pytest.mark.parametrize("lsn", [-1, MAX_LSN + 1])
-def test_out_of_range(lsn: int) -> None:
+def test_a_number_out_of_range_is_refused(lsn: int) -> None:
     with pytest.raises(ValueError, match="not an LSN"):
         format_lsn(lsn)
 
 
 @given(LSNS)
-def test_round_trip(lsn: int) -> None:
+def test_any_lsn_is_formatted_and_parsed_unchanged(lsn: int) -> None:
     assert parse_lsn(format_lsn(lsn)) == lsn
 
 
 @given(LSNS, LSNS)
-def test_order_is_that_of_the_halves(a: int, b: int) -> None:
+def test_lsns_sort_by_their_halves(a: int, b: int) -> None:
     halves_a, halves_b = (tuple(int(half, 16) for half in format_lsn(lsn).split("/")) for lsn in (a, b))
     assert (a < b) == (halves_a < halves_b)
 

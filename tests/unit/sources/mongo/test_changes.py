@@ -1,4 +1,4 @@
-"""changes.py: rows and positions from changes. Cut, crashed and resumed anywhere, every row comes once."""
+"""Tests of changes.py: rows and positions from changes. Cut, crashed and resumed anywhere, every row comes once."""
 
 from __future__ import annotations
 
@@ -31,12 +31,12 @@ def head(seconds: int, increment: int) -> str:
 
 
 def high_water(seconds: int, increment: int) -> Token:
-    """The server's token for a time at which nothing of ours is: before every change of that time."""
+    """Returns the server's token for a time without changes of ours: it sorts before every change of that time."""
     return {"_data": head(seconds, increment) + "29296E04"}
 
 
 def token(seconds: int, increment: int, index: int = 0, fragment: int = 0) -> Token:
-    """That of a change: its number in the transaction, then the collection, the kind and the document's id."""
+    """Returns the token of a change: its number in the transaction, the collection, the kind and the document's id."""
     number = f"2B{2 * index:02X}" if index else "29"
     return {"_data": f"{head(seconds, increment)}2C0100{number}{f'2B{2 * fragment:02X}' if fragment else ''}6E5A1004"}
 
@@ -56,7 +56,7 @@ def change(
 
 
 def fragments(whole: dict[str, Any], parts: int, index: int = 0) -> list[dict[str, Any]]:
-    """The same in so many parts, as a server sends what is too large: each with some fields and a token of its own."""
+    """Returns the fragments of a change, as a server sends large ones: each has some fields and its own token."""
     names = [name for name in whole if name != "_id"]
     stamp = whole["clusterTime"]
     return [
@@ -83,14 +83,14 @@ def feed(changes: Changes, *fed: dict[str, Any]) -> None:
         changes.feed(bson.encode(each))
 
 
-def told(changes: Changes) -> list[tuple[str, str]]:
+def rows_of(changes: Changes) -> list[tuple[str, str]]:
     return [((row.values[0] or b"").decode(), row.position) for row in changes.rows]
 
 
-def test_a_change_is_a_row_and_a_position_of_its_own() -> None:
+def test_a_change_becomes_a_row_and_a_position() -> None:
     changes = following()
     feed(changes, change(60, 1), change(60, 2, name="b"))
-    assert told(changes) == [("a", "60.1:1"), ("b", "60.2:1")]
+    assert rows_of(changes) == [("a", "60.1:1"), ("b", "60.2:1")]
     assert {row.committed_ms for row in changes.rows} == {60_007}
     assert changes.position == TokenPosition(LOG, token(60, 2), ClusterTime(60, 2), 60_007, 1)
 
@@ -98,11 +98,11 @@ def test_a_change_is_a_row_and_a_position_of_its_own() -> None:
 def test_changes_of_a_transaction_are_counted() -> None:
     changes = following()
     feed(changes, *[change(60, 1, index) for index in (0, 3, 4)])
-    assert [place for _, place in told(changes)] == ["60.1:1", "60.1:2", "60.1:3"]
+    assert [at for _, at in rows_of(changes)] == ["60.1:1", "60.1:2", "60.1:3"]
     assert changes.position.ordinal == 3
 
 
-def test_a_server_that_tells_no_wall_time_is_believed_the_seconds() -> None:
+def test_without_a_wall_time_the_cluster_time_is_used() -> None:
     changes = following()
     without = change(60, 1)
     del without["wallTime"]
@@ -110,30 +110,30 @@ def test_a_server_that_tells_no_wall_time_is_believed_the_seconds() -> None:
     assert changes.rows[0].committed_ms == changes.position.at_ms == 60_000
 
 
-def test_while_the_collection_was_read_the_stream_stood_at_its_beginning() -> None:
+def test_after_the_collection_the_stream_starts_at_its_beginning() -> None:
     start = position(collection_read=CollectionRead("c0", "x", 3))
     assert following(start).position == position()
 
 
-def test_what_the_server_repeats_is_passed_over() -> None:
-    """Asked for by time, it begins with all changes of that time."""
+def test_repeated_changes_are_skipped() -> None:
+    """A stream that is opened by time begins with all changes of that time."""
     start = TokenPosition(LOG, token(60, 1, 1), ClusterTime(60, 1), 5, 2)
     changes = following(start)
     feed(changes, change(60, 1, 0), change(60, 1, 1))
     assert (changes.rows, changes.position) == ([], start)
     feed(changes, change(60, 1, 2, name="c"))
-    assert told(changes) == [("c", "60.1:3")]
+    assert rows_of(changes) == [("c", "60.1:3")]
 
 
 class TestIdle:
-    def test_the_position_follows_the_server_and_never_goes_back(self) -> None:
+    def test_the_position_follows_the_server_and_never_moves_back(self) -> None:
         changes = following()
         changes.idle(high_water(70, 2))
         assert changes.position == TokenPosition(LOG, high_water(70, 2), ClusterTime(70, 2), 70_000)
         changes.idle(high_water(60, 1))
         assert changes.position.time == ClusterTime(70, 2)
 
-    def test_the_tokens_of_rows_that_came_change_nothing(self) -> None:
+    def test_tokens_of_rows_that_were_received_change_nothing(self) -> None:
         changes = following()
         feed(changes, change(60, 1))
         before = changes.position
@@ -141,26 +141,26 @@ class TestIdle:
         changes.idle(high_water(60, 1))
         assert changes.position == before
 
-    def test_the_count_within_a_time_goes_on(self) -> None:
+    def test_the_count_within_a_time_continues(self) -> None:
         changes = following()
         feed(changes, change(60, 1, 0))
         changes.idle(token(60, 1, 1))
         feed(changes, change(60, 1, 2))
-        assert [place for _, place in told(changes)] == ["60.1:1", "60.1:2"]
+        assert [at for _, at in rows_of(changes)] == ["60.1:1", "60.1:2"]
 
-    def test_before_a_transaction_its_count_begins_with_one(self) -> None:
+    def test_the_count_of_a_transaction_begins_with_one(self) -> None:
         changes = following()
         changes.idle(high_water(60, 1))
         feed(changes, change(60, 1, 0))
-        assert [place for _, place in told(changes)] == ["60.1:1"]
+        assert [at for _, at in rows_of(changes)] == ["60.1:1"]
 
-    def test_the_clock_never_goes_back(self) -> None:
+    def test_the_time_of_the_position_never_moves_back(self) -> None:
         changes = following()
         feed(changes, change(60, 1, wallTime=DatetimeMS(90_000)))
         changes.idle(high_water(61, 1))
         assert changes.position.at_ms == 90_000
 
-    def test_a_token_of_another_make_is_an_order_without_a_time(self) -> None:
+    def test_a_token_of_an_unknown_format_has_an_order_but_no_time(self) -> None:
         changes = following()
         changes.idle({"_data": "83FF"})
         assert changes.position.token == {"_data": "83FF"}
@@ -169,12 +169,12 @@ class TestIdle:
 
 class TestFragments:
     @pytest.mark.parametrize("parts", [1, 2, 3, 6])
-    def test_they_are_one_change(self, parts: int) -> None:
+    def test_fragments_become_one_change(self, parts: int) -> None:
         changes = following()
         feed(changes, *fragments(change(60, 1), parts), change(60, 2, name="b"))
-        assert told(changes) == [("a", "60.1:1"), ("b", "60.2:1")]
+        assert rows_of(changes) == [("a", "60.1:1"), ("b", "60.2:1")]
 
-    def test_in_between_the_position_does_not_move(self) -> None:
+    def test_the_position_does_not_move_between_fragments(self) -> None:
         changes = following()
         before = changes.position
         parts = fragments(change(60, 1), 3)
@@ -190,14 +190,14 @@ class TestFragments:
     @pytest.mark.parametrize(
         "order", [(1,), (2,), (0, 2), (0, 0), (0, 1, 1)], ids=["second", "third", "a gap", "twice", "twice later"]
     )
-    def test_out_of_turn_they_are_refused(self, order: tuple[int, ...]) -> None:
+    def test_fragments_out_of_order_are_refused(self, order: tuple[int, ...]) -> None:
         changes = following()
         parts = fragments(change(60, 1), 3)
         with pytest.raises(ProtocolError):
             feed(changes, *[parts[number] for number in order])
 
-    def test_a_whole_change_between_them_is_refused(self) -> None:
-        """Its position would be behind one that never became whole."""
+    def test_a_whole_change_between_fragments_is_refused(self) -> None:
+        """Its position would be behind a change that is not complete."""
         changes = following()
         with pytest.raises(ProtocolError):
             feed(changes, fragments(change(60, 1), 2)[0], change(60, 2))
@@ -215,7 +215,9 @@ ENDS = [
 
 class TestEnds:
     @pytest.mark.parametrize(("kind", "ns", "says"), ENDS)
-    def test_they_stop_the_source_where_it_was(self, kind: str, ns: dict[str, str] | None, says: str) -> None:
+    def test_drops_and_renames_stop_the_source_at_its_position(
+        self, kind: str, ns: dict[str, str] | None, says: str
+    ) -> None:
         changes = following()
         end = change(60, 2, kind=kind, ns=ns, to={"db": "shop", "coll": "old"})
         del end["fullDocument"]
@@ -229,33 +231,33 @@ class TestEnds:
         assert caught.value.remedy
         assert changes.position == before
 
-    def test_up_to_a_time_they_are_passed_over(self) -> None:
+    def test_drops_before_a_time_are_skipped(self) -> None:
         changes = following(passing=ClusterTime(60, 2))
         feed(changes, change(60, 1, kind="drop"), change(60, 2, kind="invalidate"))
         assert (changes.rows, changes.position.time) == ([], ClusterTime(60, 2))
         assert changes.position.token == token(60, 2)
         feed(changes, change(60, 3, name="b"))
-        assert told(changes) == [("b", "60.3:1")]
+        assert rows_of(changes) == [("b", "60.3:1")]
         with pytest.raises(CollectionGone):
             feed(changes, change(60, 4, kind="drop"))
 
-    def test_one_that_lies_before_the_position_is_none(self) -> None:
+    def test_a_drop_before_the_position_is_ignored(self) -> None:
         changes = following(TokenPosition(LOG, token(60, 2), ClusterTime(60, 2), 5))
         feed(changes, change(60, 1, kind="drop"), change(60, 2, kind="drop"))
         assert changes.position.time == ClusterTime(60, 2)
 
 
-def test_a_document_that_cannot_be_read_is_counted_like_any_other() -> None:
+def test_an_unreadable_document_is_counted() -> None:
     changes = following()
     feed(changes, change(60, 1, 0, fullDocument={"_id": 1, "payload": float("nan")}), change(60, 1, 1))
     assert changes.rows[0].columns is UNREADABLE
     assert [row.position for row in changes.rows] == ["60.1:1", "60.1:2"]
 
 
-def test_a_document_that_the_driver_refuses_to_decode_is_one_of_those() -> None:
+def test_a_document_that_the_driver_cannot_decode_is_unreadable() -> None:
     changes = following()
     good = bson.encode(change(60, 1, fullDocument={"_id": "a", "payload": bson.Binary(b"\x03\0\0\0abc", 0)}))
-    # The same bytes as binary data of the old kind, whose own length is now one too many.
+    # The same bytes as binary data of the old subtype, which has its own length field, now one too large.
     bad = good.replace(b"\x07\0\0\0\x00\x03\0\0\0abc", b"\x07\0\0\0\x02\x04\0\0\0abc")
     assert bad != good
     changes.feed(bad)
@@ -265,7 +267,7 @@ def test_a_document_that_the_driver_refuses_to_decode_is_one_of_those() -> None:
 
 
 @given(st.text("0123456789ABCDEF"), st.none() | st.binary())
-def test_a_token_is_stored_as_json_and_given_back_as_it_was(data: str, type_bits: bytes | None) -> None:
+def test_a_token_is_stored_as_json_and_parsed_unchanged(data: str, type_bits: bytes | None) -> None:
     given_token = {"_data": data} if type_bits is None else {"_data": data, "_typeBits": type_bits}
     assert server_token(json.loads(json.dumps(plain_token(given_token)))) == given_token
 
@@ -285,7 +287,7 @@ def test_the_time_of_a_token(data: str, time: ClusterTime | None) -> None:
 
 
 class Written(NamedTuple):
-    """An operation of a transaction: in how many parts its change comes, 0 for one that is not ours."""
+    """An operation of a transaction; `parts` is the number of fragments, 0 for other collections."""
 
     parts: int
     type_bits: bool
@@ -300,7 +302,7 @@ Item = bytes | Token
 
 
 def history(transactions: list[Transaction]) -> tuple[list[Item], list[tuple[str, str]]]:
-    """What a server would send: changes, whole or in parts, and tokens where it may pause; and what rows it means."""
+    """Returns what a server sends (whole changes, fragments, tokens where it may pause) and the expected rows."""
     sent: list[Item] = []
     rows: list[tuple[str, str]] = []
     seconds, increment = 60, 1
@@ -329,7 +331,7 @@ def data_of(item: Item) -> str:
 
 
 def served(sent: list[Item], start: TokenPosition, *, by_time: bool) -> Iterator[Item]:
-    """From behind the position's token; asked for by time, also what came before it at that time."""
+    """Yields the items behind the position's token; if opened by time, also earlier ones of that time."""
     behind = head(*start.time.pair) if by_time else server_token(start.token)["_data"]
     return (item for item in sent if data_of(item) > behind)
 
@@ -343,12 +345,12 @@ reads = st.lists(st.tuples(st.integers(1, 4), st.sampled_from(["publish", "crash
 def test_cut_and_resumed_anywhere_every_row_comes_once_and_in_order(
     log: list[Transaction], reads: list[tuple[int, str]]
 ) -> None:
-    """Each read takes at most so many rows; then it is published, or the process dies and starts at what is stored."""
+    """Each read takes at most so many rows; then they are published, or the process dies and resumes."""
     sent, expected = history(log)
     stored = position()
     published: list[tuple[str, str]] = []
     changes, stream = following(stored), served(sent, stored, by_time=False)
-    # Whatever the script of reads, the last ones take all that is left.
+    # After any sequence of reads, the last ones take all that is left.
     for limit, then in [*reads, *[(5, "publish")] * (len(expected) + 1), (1000, "publish")]:
         changes.rows = []
         for item in stream:
@@ -359,7 +361,7 @@ def test_cut_and_resumed_anywhere_every_row_comes_once_and_in_order(
             if len(changes.rows) >= limit:
                 break
         if then != "crash":
-            published += told(changes)
+            published += rows_of(changes)
             assert changes.position.progress >= stored.progress
             again = from_stored(json.loads(json.dumps(to_stored(changes.position))))
             assert isinstance(again, TokenPosition)
@@ -370,17 +372,17 @@ def test_cut_and_resumed_anywhere_every_row_comes_once_and_in_order(
 
 
 def test_int64_numbers_of_fragments() -> None:
-    """Servers send them as they like."""
+    """Servers send either integer type."""
     parts = fragments(change(60, 1), 2)
     for number, part in enumerate(parts, 1):
         part["splitEvent"] = {"fragment": Int64(number), "of": Int64(2)}
     changes = following()
     feed(changes, *parts)
-    assert told(changes) == [("a", "60.1:1")]
+    assert rows_of(changes) == [("a", "60.1:1")]
 
 
 @given(st.lists(st.sampled_from(["usual", "other form", "fragments", "seen before"]), max_size=8))
-def test_several_at_once_are_what_they_are_one_by_one(kinds: list[str]) -> None:
+def test_several_changes_at_once_give_the_same_rows_as_one_by_one(kinds: list[str]) -> None:
     raw: list[bytes] = []
     for number, kind in enumerate(kinds, start=1):
         whole = change(60, number, name=f"n{number}")
@@ -399,9 +401,9 @@ def test_several_at_once_are_what_they_are_one_by_one(kinds: list[str]) -> None:
     assert at_once.position == one_by_one.position
 
 
-def test_one_document_that_is_no_bson_spoils_none_beside_it() -> None:
+def test_a_document_that_is_not_bson_does_not_affect_others() -> None:
     bad = bson.encode(change(60, 2, fullDocument={"_id": "x", "payload": {"data": Binary(b"abcd", 2)}}))
-    bad = bad.replace(b"\x02\x04\0\0\0abcd", b"\x02\x09\0\0\0abcd")  # lies about its length
+    bad = bad.replace(b"\x02\x04\0\0\0abcd", b"\x02\x09\0\0\0abcd")  # a wrong length
     changes = following()
     changes.feed_all([bson.encode(change(60, 1, name="n1")), bad, bson.encode(change(60, 3, name="n3"))])
     assert [row.columns is UNREADABLE for row in changes.rows] == [False, True, False]

@@ -1,4 +1,4 @@
-"""server.py: every error of the driver becomes one of ours, and only what heals by waiting is retried."""
+"""Tests of client.py: every error of the driver becomes one of ours, and only temporary ones are retried."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def refused(code: int | None, **details: object) -> OperationFailure:
         (InvalidURI("bad"), ConfigError),
     ],
 )
-def test_each_error_has_our_name(error: PyMongoError, expected: type[TailraceError]) -> None:
+def test_each_driver_error_becomes_one_of_ours(error: PyMongoError, expected: type[TailraceError]) -> None:
     ours = translate(error, "reading the change stream")
     assert type(ours) is expected
     assert ours.what
@@ -70,14 +70,14 @@ def test_each_error_has_our_name(error: PyMongoError, expected: type[TailraceErr
     assert (ours.action is Action.RETRY) == (expected is SourceUnavailable)
 
 
-def test_what_is_refused_says_what_was_being_done_and_what_the_server_said() -> None:
+def test_a_refusal_names_the_operation_and_the_servers_message() -> None:
     ours = translate(refused(4242), "reading the change stream")
     assert ours.what == "MongoDB refuses reading the change stream"
     assert ours.why == "the server's words"
 
 
-def test_only_the_servers_first_words_are_told() -> None:
-    """The driver adds the whole answer and the state of every member; an answer may quote a document."""
+def test_the_servers_message_is_shortened() -> None:
+    """The driver adds the whole response and the state of every member; a response may quote a document."""
     long = OperationFailure("no such\n  thing, full error: {'secret': 'value'}", 4242)
     assert translate(long, "x").why == "no such thing"
     away = ServerSelectionTimeoutError("h:27017: refused, Timeout: 30s, Topology Description: <…>")
@@ -85,7 +85,7 @@ def test_only_the_servers_first_words_are_told() -> None:
     assert len(translate(OperationFailure("x" * 9999, 4242), "x").why) == 300
 
 
-def test_a_conversation_lets_nothing_of_the_drivers_out() -> None:
+def test_no_driver_error_escapes() -> None:
     with pytest.raises(SourceUnavailable) as caught, translated_errors("asking"):
         raise AutoReconnect("gone")
     assert caught.value.__cause__ is None

@@ -1,4 +1,4 @@
-"""docs/mongodb.md: its settings load, and its tables say what the code says."""
+"""Tests of docs/mongodb.md: its settings load, and its tables match the code."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ PAGE = (Path(__file__).parents[4] / "docs" / "mongodb.md").read_text(encoding="u
 
 
 def rows(heading: str) -> list[list[str]]:
-    """The cells of the section's tables, without their heads."""
+    """Returns the cells of the section's tables, without their headers."""
     section = PAGE.split(f"## {heading}\n")[1].split("\n## ")[0]
     cells = [[cell.strip() for cell in line.strip("|").split("|")] for line in section.splitlines() if line[:1] == "|"]
     return [each for each in cells if not set("".join(each)) <= {"-"}][1:]
@@ -30,11 +30,13 @@ def test_the_settings_load(tmp_path: Path) -> None:
     assert settings.topics.template == "{stream}"
 
 
-def test_the_layouts_are_as_the_table_says() -> None:
+def test_the_layouts_match_the_table() -> None:
     document, debezium = (dict(layout_map(name, "mongo").parts()) for name in ("document", "debezium"))
-    told = {part: (one.strip("`"), other.strip("`"), how) for part, one, other, how in rows("Which field is what")}
-    assert told.keys() == document.keys()
-    for part, (one, other, how) in told.items():
+    documented = {
+        part: (one.strip("`"), other.strip("`"), how) for part, one, other, how in rows("Which field is what")
+    }
+    assert documented.keys() == document.keys()
+    for part, (one, other, how) in documented.items():
         assert one == document[part]
         assert other == debezium.get(part, "")
         assert how.startswith("required" if part in REQUIRED else "optional")
@@ -46,7 +48,7 @@ def test_all_fields_of_a_polling_publisher_are_listed() -> None:
     assert named == bookkeeping("document")
 
 
-def test_every_code_is_an_error_that_stops() -> None:
+def test_every_error_code_in_the_table_stops_the_pipeline() -> None:
     codes = [code.strip("`") for code, *_ in rows("What stops the pipeline")]
     assert len(codes) > 8
     for code in codes:

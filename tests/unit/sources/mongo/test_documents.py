@@ -1,4 +1,4 @@
-"""documents.py and decoding.py: any BSON at all becomes a row that tells its values, or one that says why it cannot."""
+"""Tests of documents.py and decoding.py: any BSON becomes a row with its values, or one with the reason why not."""
 
 from __future__ import annotations
 
@@ -61,15 +61,15 @@ values = st.recursive(with_parts, lambda inner: st.lists(inner, max_size=4) | st
 
 
 class NoForm(Exception):
-    """The documented mapping has no plain JSON for it."""
+    """The documented mapping has no plain JSON for a value."""
 
 
-def told(value: Any) -> Any:
-    """The table of docs/mongodb.md, written down a second time."""
+def as_documented(value: Any) -> Any:
+    """Implements the table of docs/mongodb.md independently."""
     if isinstance(value, dict):
-        return {name: told(each) for name, each in value.items()}
+        return {name: as_documented(each) for name, each in value.items()}
     if isinstance(value, list):
-        return [told(each) for each in value]
+        return [as_documented(each) for each in value]
     if isinstance(value, MinKey | MaxKey) or (isinstance(value, float) and not math.isfinite(value)):
         raise NoForm
     if isinstance(value, DatetimeMS):
@@ -94,12 +94,12 @@ def told(value: Any) -> Any:
     if isinstance(value, Timestamp):
         return {"t": value.time, "i": value.inc}
     if isinstance(value, DBRef):
-        return {"$ref": value.collection, "$id": told(value.id)}
+        return {"$ref": value.collection, "$id": as_documented(value.id)}
     return str(value) if isinstance(value, ObjectId | Code) else value
 
 
 def same(found: Any, expected: Any) -> bool:
-    """Equal, and of the same kind: to Python 1, 1.0 and True are equal."""
+    """Returns whether they are equal and of the same type: to Python 1, 1.0 and True are equal."""
     if isinstance(expected, dict):
         return found.keys() == expected.keys() and all(same(found[name], each) for name, each in expected.items())
     if isinstance(expected, list):
@@ -130,14 +130,14 @@ def why(row: Row) -> str:
 
 
 @given(st.dictionaries(names, values, max_size=5) | st.lists(values, max_size=3))
-def test_a_payload_tells_its_values_or_says_why_it_cannot(payload: Any) -> None:
+def test_a_payload_has_its_values_or_a_reason(payload: Any) -> None:
     document = {"_id": 1, "payload": payload}
     raw = bson.encode(document)
     row = row_of(raw)
     assert row == row_of(raw)
     assert (row.position, row.committed_ms) == ("7.1:1", 5)
     try:
-        expected = told(payload)
+        expected = as_documented(payload)
     except NoForm:
         assert why(row)
         kept = strict(row.values[0])
@@ -148,10 +148,10 @@ def test_a_payload_tells_its_values_or_says_why_it_cannot(payload: Any) -> None:
 
 
 @given(values)
-def test_a_field_reads_as_in_json_but_without_quotes(value: Any) -> None:
+def test_a_field_is_its_json_text_without_quotes(value: Any) -> None:
     row = row_of(bson.encode({"_id": value, "payload": {}}))
     try:
-        expected = told(value)
+        expected = as_documented(value)
     except NoForm:
         assert why(row)
         return
@@ -176,7 +176,7 @@ well_formed = st.recursive(
 
 
 @given(st.dictionaries(names, well_formed, max_size=5))
-def test_what_an_unreadable_row_keeps_is_the_whole_document(document: dict[str, Any]) -> None:
+def test_an_unreadable_row_keeps_the_whole_document(document: dict[str, Any]) -> None:
     raw = bson.encode({**document, "payload": MinKey()})
     kept = json_util.loads((row_of(raw, required=(), optional=()).values[0] or b"").decode(), json_options=STRICT)
     assert bson.encode(kept) == raw
@@ -190,26 +190,26 @@ def test_what_an_unreadable_row_keeps_is_the_whole_document(document: dict[str, 
         {"a": [DBRef("c", 1, None, {"more": {"x": -math.inf}})]},
     ],
 )
-def test_no_number_that_json_lacks_is_passed_off_as_null(payload: Any) -> None:
+def test_numbers_without_a_json_form_are_not_null(payload: Any) -> None:
     assert "which JSON does not have" in why(row_of(bson.encode({"_id": 1, "payload": payload})))
 
 
-def test_a_uuid_is_one_by_its_length_too() -> None:
-    """Written without the driver's own check, one of three bytes is binary data like any other."""
+def test_a_uuid_must_have_16_bytes() -> None:
+    """Written without the driver's check, one of three bytes is ordinary binary data."""
     assert field_text(Binary(b"abc", 4)) == b"abc"
     assert field_text(Binary(b"a" * 16, 4)) == b"61616161-6161-6161-6161-616161616161"
 
 
 @pytest.mark.parametrize("number", [2**63 - 1, -(2**63), 2**53 + 1])
-def test_every_digit_of_an_int64_stays(number: int) -> None:
+def test_an_int64_keeps_every_digit(number: int) -> None:
     row = row_of(bson.encode({"_id": Int64(number), "payload": {"n": Int64(number)}}))
     assert row.values[:2] == (str(number).encode(), b'{"n":%d}' % number)
 
 
 @pytest.mark.parametrize("depth", [100, 180])
 @pytest.mark.parametrize("innermost", [1, math.nan])
-def test_documents_as_deep_as_the_server_takes_them(depth: int, innermost: float) -> None:
-    """The manual says 100 levels; the server takes 180."""
+def test_documents_as_deep_as_the_server_accepts_are_read(depth: int, innermost: float) -> None:
+    """The manual says 100 levels; the server accepts 180."""
     nested: Any = innermost
     for level in range(depth - 2):
         nested = {"a": nested} if level % 2 else [nested]
@@ -220,7 +220,7 @@ def test_documents_as_deep_as_the_server_takes_them(depth: int, innermost: float
         assert "nan" in why(row)
 
 
-# What follows is written by hand, because the driver would not write it. MongoDB 6.0 takes every one of them.
+# The following is encoded by hand, because the driver refuses to. MongoDB 6.0 accepts all of it.
 
 
 def framed(*fields: bytes) -> bytes:
@@ -245,7 +245,7 @@ def nested(name: bytes, *fields: bytes) -> bytes:
 
 ID, BODY = text(b"_id", b"x"), nested(b"payload", text(b"a", b"b"))
 ODD_DECIMAL = bytes.fromhex("972c8f55ecbfbf03023cef0742fcd142")
-"""More digits than a Decimal128 can have: the driver raises when it is to print it."""
+"""More digits than a Decimal128 can have: the driver raises when it formats it."""
 SHORT_UUID = binary(b"u", 4, b"abc")
 
 
@@ -267,13 +267,13 @@ SHORT_UUID = binary(b"u", 4, b"abc")
         ([SHORT_UUID[:1] + b"_id" + SHORT_UUID[2:], BODY], "not proper BSON"),
     ],
 )
-def test_what_is_no_proper_bson_is_unreadable_and_kept(fields: list[bytes], says: str) -> None:
+def test_malformed_bson_is_unreadable_and_kept(fields: list[bytes], says: str) -> None:
     row = row_of(framed(*fields))
     assert says in why(row)
     assert {"_id", "payload"} <= strict(row.values[0]).keys()
 
 
-def test_of_malformed_values_the_bytes_are_kept() -> None:
+def test_the_bytes_of_malformed_values_are_kept() -> None:
     row = row_of(framed(ID, nested(b"payload", text(b"a", b"b"), SHORT_UUID)))
     kept = strict(row.values[0])
     assert kept["_id"] == "x"
@@ -281,13 +281,13 @@ def test_of_malformed_values_the_bytes_are_kept() -> None:
     assert base64.b64decode(kept["payload"]["u"]["$binary"]["base64"]) == SHORT_UUID
 
 
-def test_a_malformed_value_in_a_field_that_is_ignored_does_no_harm() -> None:
+def test_a_malformed_value_in_an_ignored_field_is_ignored() -> None:
     row = row_of(framed(ID, BODY, SHORT_UUID), ignored=frozenset({"u"}))
     assert row.values == (b"x", b'{"a":"b"}', None)
 
 
 @given(st.dictionaries(names.filter(lambda name: name != "u"), well_formed | st.builds(DBRef, names, int32)))
-def test_beside_a_malformed_value_the_others_are_read_as_ever(document: dict[str, Any]) -> None:
+def test_a_malformed_value_does_not_affect_other_fields(document: dict[str, Any]) -> None:
     plain = bson.encode(document)
     broken = decoded(framed(plain[4:-1], SHORT_UUID))
     last = broken.pop("u")
@@ -296,7 +296,7 @@ def test_beside_a_malformed_value_the_others_are_read_as_ever(document: dict[str
     assert bson.encode(broken, codec_options=CODEC) == plain
 
 
-def test_a_field_of_each_kind_is_stepped_over() -> None:
+def test_a_field_of_each_type_can_be_skipped() -> None:
     """Also those that no driver writes any more: undefined, symbol, pointer."""
     old = [
         field(6, b"a", b""),
@@ -310,7 +310,7 @@ def test_a_field_of_each_kind_is_stepped_over() -> None:
 
 
 class TestRows:
-    def test_required_first_then_optional_then_what_else_there_is(self) -> None:
+    def test_columns_are_required_then_optional_then_other_fields(self) -> None:
         rows = DocumentConverter(("_id", "payload"), ("topic",), "payload", frozenset({"status"}))
         row = rows.row({"status": "new", "tenant": "eu", "payload": "raw", "_id": 1, "n": 2}, "p", 1)
         expected = ["_id", "payload", "topic", "tenant", "n"]
@@ -323,7 +323,7 @@ class TestRows:
         first, second = (rows.row({"_id": number, "tenant": "eu"}, "p", 1) for number in (1, 2))
         assert first.columns is second.columns
 
-    def test_the_memory_of_shapes_is_bounded(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_the_cache_of_shapes_is_bounded(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(documents, "SHAPES", 10)
         rows = DocumentConverter(("_id",), ("payload",), "payload")
         for number in range(100):
@@ -349,17 +349,17 @@ class TestRows:
         assert row_of(bson.encode({"_id": 1, "payload": Binary(b"\xff\0", subtype)})).values[1] == b"\xff\0"
 
     def test_binary_data_of_any_subtype(self) -> None:
-        """Of the last one, too, which the driver reads but cannot write."""
+        """Also the last one, which the driver reads but cannot write."""
         assert row_of(framed(ID, BODY, binary(b"u", 255, b"abc"))).values[-1] == b"abc"
 
     @pytest.mark.parametrize("payload", [5, 1.5, True, ObjectId(), DatetimeMS(5), Code("x"), DBRef("a", 1)])
-    def test_a_bare_value_is_no_payload(self, payload: Any) -> None:
+    def test_a_scalar_is_not_a_payload(self, payload: Any) -> None:
         assert "the payload is a bare" in why(row_of(bson.encode({"_id": 1, "payload": payload})))
 
 
 @given(st.none() | st.text() | int64 | dates | object_ids)
-def test_the_short_ways_give_what_the_long_one_gives(value: Any) -> None:
-    """For each usual kind there is a quick one; None is no text at all."""
+def test_the_fast_paths_give_the_same_text_as_the_general_one(value: Any) -> None:
+    """Each common type has a fast path; None is no text."""
     value = bson.decode(bson.encode({"v": value}), CODEC)["v"]
     row = row_of(bson.encode({"_id": value, "payload": {}}))
     if row.columns is not UNREADABLE and value is not None:
@@ -367,17 +367,17 @@ def test_the_short_ways_give_what_the_long_one_gives(value: Any) -> None:
 
 
 @pytest.mark.parametrize(("given_ms", "expected"), [(5, 5), (2**60, 2**60), (-1, -1)])
-def test_milliseconds_of_dates_near_and_far(given_ms: int, expected: int) -> None:
+def test_milliseconds_of_any_date(given_ms: int, expected: int) -> None:
     date = bson.decode(bson.encode({"at": DatetimeMS(given_ms)}), CODEC)["at"]
     assert milliseconds(date) == expected
 
 
 @pytest.mark.parametrize("value", [None, 5, "2026-01-01", Timestamp(1, 1)])
-def test_what_is_no_date_has_no_milliseconds(value: Any) -> None:
+def test_values_other_than_dates_have_no_milliseconds(value: Any) -> None:
     assert milliseconds(value) is None
 
 
-def test_a_reference_to_what_is_no_decimal_is_kept_with_the_reason() -> None:
+def test_a_reference_to_a_malformed_decimal_is_kept_with_the_reason() -> None:
     impossible = Decimal128.from_bid(b"\xff" * 14 + b"\x41\x30")
     row = row_of(bson.encode({"_id": 1, "payload": {"to": DBRef("orders", impossible)}}))
     assert "more than 34 digits" in why(row)
@@ -387,6 +387,6 @@ def test_a_reference_to_what_is_no_decimal_is_kept_with_the_reason() -> None:
 @pytest.mark.parametrize(
     ("payload", "type_oid"), [({"a": 1}, JSONB), ([1], JSONB), ('{"a": 1, "a": 2}', TEXT), (b"{}", TEXT), (None, TEXT)]
 )
-def test_only_json_that_is_written_here_vouches_for_unique_keys(payload: Any, type_oid: int) -> None:
+def test_only_json_written_by_the_converter_is_known_to_have_unique_keys(payload: Any, type_oid: int) -> None:
     columns = row_of(bson.encode({"_id": 1, "payload": payload})).columns
     assert [column.type_oid for column in columns] == [TEXT, type_oid, TEXT]

@@ -1,4 +1,4 @@
-"""watched.py: the question, and a fingerprint that changes with it and with nothing else."""
+"""Tests of options.py: the change stream's pipeline, and a fingerprint that changes only with it."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ TWO = StreamSpec("shop", ("outbox", "billing"))
 START = {"startAfter": {"_data": "82"}}
 
 
-def test_one_collection_is_watched_as_such() -> None:
+def test_one_collection_is_watched_directly() -> None:
     assert (ONE.target, ONE.cursor_name) == ("outbox", "outbox")
     assert ONE.filter == {"$match": {"$or": [{"operationType": "insert"}, {"operationType": {"$in": list(ENDS)}}]}}
 
 
-def test_several_are_a_part_of_their_database() -> None:
+def test_several_collections_are_filtered_from_their_database() -> None:
     assert (TWO.target, TWO.cursor_name) == (1, "$cmd.aggregate")
     ours, replaced, ends = TWO.filter["$match"]["$or"]
     names = {"$in": ["outbox", "billing"]}
@@ -30,14 +30,14 @@ def test_several_are_a_part_of_their_database() -> None:
 
 
 @pytest.mark.parametrize("watched", [ONE, TWO])
-def test_updates_and_deletes_are_not_asked_for(watched: StreamSpec) -> None:
+def test_updates_and_deletes_are_not_requested(watched: StreamSpec) -> None:
     question = str(watched.stages(START, splits=True))
     assert "insert" in question
     assert not any(kind in question for kind in ("update", "replace", "delete"))
 
 
 @pytest.mark.parametrize("watched", [ONE, TWO])
-def test_the_pipeline_begins_with_the_stream_and_ends_with_the_splitting(watched: StreamSpec) -> None:
+def test_the_pipeline_begins_with_the_stream_and_ends_with_the_split(watched: StreamSpec) -> None:
     stages = watched.stages(START, splits=True)
     assert stages[0] == {"$changeStream": START}
     assert stages[1] == watched.filter
@@ -46,14 +46,14 @@ def test_the_pipeline_begins_with_the_stream_and_ends_with_the_splitting(watched
     assert watched.stages(START, splits=False) == stages[:3]
 
 
-def test_the_ids_of_what_was_inserted() -> None:
+def test_the_stream_of_inserted_ids() -> None:
     stages = ONE.inserted(START, "outbox")
     assert stages[0] == {"$changeStream": START}
     assert stages[1] == {"$match": {"operationType": "insert", "ns.coll": "outbox"}}
     assert stages[2] == {"$project": {"documentKey": 1}}
 
 
-def test_another_question_has_another_fingerprint() -> None:
+def test_a_different_stream_has_a_different_fingerprint() -> None:
     questions = [
         ONE,
         TWO,
@@ -68,7 +68,7 @@ def test_another_question_has_another_fingerprint() -> None:
 
 
 def test_a_fingerprint_is_the_same_in_every_release() -> None:
-    """It is stored: one that differs stops every pipeline that ran before."""
+    """It is stored: another one would stop every existing pipeline."""
     assert (ONE.fingerprint, TWO.fingerprint) == ("a211f89b3ab7180f", "6cf25e62c5b5d911")
 
 
@@ -92,5 +92,5 @@ def test_which_servers_split_large_changes(version: tuple[int, ...], can: bool) 
 
 
 @given(st.tuples(st.integers(0, 12), st.integers(0, 5), st.integers(0, 40)))
-def test_from_seven_on_all_do(version: tuple[int, ...]) -> None:
+def test_servers_from_version_seven_split_large_changes(version: tuple[int, ...]) -> None:
     assert can_split(version) is (version >= (7, 0, 0) or (6, 0, 9) <= version < (6, 1, 0))

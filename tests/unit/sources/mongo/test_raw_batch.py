@@ -1,4 +1,4 @@
-"""answers.py: what is found by place is what the decoder finds, and everything unusual is left to the decoder."""
+"""Tests of raw_batch.py: inserts found by their offset are what the decoder finds; other forms go to the decoder."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ VALUES = st.none() | st.booleans() | st.integers(-(2**63), 2**63 - 1) | NAMES | 
 NESTED = st.recursive(VALUES, lambda inner: st.lists(inner, max_size=4) | st.dictionaries(NAMES, inner, max_size=4))
 DOCUMENTS = st.dictionaries(NAMES, NESTED, max_size=4)
 FLAT = st.dictionaries(NAMES, VALUES, max_size=2)
-"""Enough where many are wanted: it is their number that makes the difference, and they are costly to draw."""
+"""Enough where many are needed: only their number matters, and they are slow to generate."""
 HEX = st.text("0123456789ABCDEF", min_size=18)
 WHEN = st.datetimes(datetime(1970, 1, 1), datetime(2200, 1, 1)).map(  # noqa: DTZ001 - BSON has no time zones
     lambda at: at.replace(microsecond=at.microsecond // 1000 * 1000)
@@ -27,7 +27,7 @@ WHEN = st.datetimes(datetime(1970, 1, 1), datetime(2200, 1, 1)).map(  # noqa: DT
 
 
 def change(**fields: Any) -> dict[str, Any]:
-    """An insert as a server of 6.0 sends it, fields in its order."""
+    """Returns an insert as a server 6.0 sends it, with the fields in its order."""
     usual = {
         "_id": {"_data": "82AB"},
         "operationType": "insert",
@@ -40,7 +40,9 @@ def change(**fields: Any) -> dict[str, Any]:
 
 
 @given(HEX, st.integers(0, 2**32 - 1), st.integers(0, 2**32 - 1), WHEN, DOCUMENTS)
-def test_an_insert_is_found_by_place(token: str, seconds: int, increment: int, at: datetime, document: Any) -> None:
+def test_an_insert_is_found_by_its_offset(
+    token: str, seconds: int, increment: int, at: datetime, document: Any
+) -> None:
     raw = bson.encode(
         change(_id={"_data": token}, clusterTime=Timestamp(seconds, increment), wallTime=at, fullDocument=document)
     )
@@ -69,18 +71,18 @@ def test_any_other_form_is_left_to_the_decoder(other: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize("shown", [0, 10, 40, 100])
-def test_a_change_that_is_cut_short_is_left_to_the_decoder(shown: int) -> None:
+def test_a_truncated_change_is_left_to_the_decoder(shown: int) -> None:
     assert insert_of(bson.encode(change())[:shown]) is None
 
 
 @given(st.lists(FLAT, max_size=25) | st.lists(DOCUMENTS, max_size=3), st.integers(0, 2**63 - 1))
-def test_an_answer_is_cut_into_its_changes(changes: list[Any], cursor_id: int) -> None:
+def test_a_response_is_split_into_its_changes(changes: list[Any], cursor_id: int) -> None:
     rest = {"postBatchResumeToken": {"_data": "82AB"}, "id": Int64(cursor_id), "ns": "shop.outbox"}
-    found, told = split_batch(bson.encode({"nextBatch": changes, **rest}))
+    found, remaining = split_batch(bson.encode({"nextBatch": changes, **rest}))
     assert documents_of(found) == [bson.encode(each) for each in changes]
-    assert bson.decode(told) == rest
+    assert bson.decode(remaining) == rest
 
 
-def test_an_answer_of_another_form_is_refused() -> None:
+def test_a_response_of_another_form_is_refused() -> None:
     with pytest.raises(ProtocolError):
         split_batch(bson.encode({"id": Int64(1), "nextBatch": []}))

@@ -1,4 +1,4 @@
-"""admission.py: which stored positions may be continued, and what each refusal is called."""
+"""Tests of resume_check.py: which stored positions can be resumed, and the error of each refusal."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ NOW = ClusterTime(60, 5)
     ],
     ids=["the last write", "later", "reading the collection", "may not list now", "might not list then", "sharded"],
 )
-def test_what_may_go_on(stored: TokenPosition, found: StreamIdentity, now: ClusterTime) -> None:
+def test_positions_that_can_be_resumed(stored: TokenPosition, found: StreamIdentity, now: ClusterTime) -> None:
     check_resume(stored, found, now)
 
 
@@ -48,7 +48,9 @@ def test_what_may_go_on(stored: TokenPosition, found: StreamIdentity, now: Clust
         (LOG, ClusterTime(59, 9), PositionAhead, "beyond"),
     ],
 )
-def test_what_may_not(found: StreamIdentity, now: ClusterTime, error: type[TailraceError], says: str) -> None:
+def test_positions_that_cannot_be_resumed(
+    found: StreamIdentity, now: ClusterTime, error: type[TailraceError], says: str
+) -> None:
     with pytest.raises(error) as caught:
         check_resume(AT, found, now)
     assert caught.type is error
@@ -57,8 +59,8 @@ def test_what_may_not(found: StreamIdentity, now: ClusterTime, error: type[Tailr
     assert "--adopt" in caught.value.remedy
 
 
-def test_another_log_is_named_before_another_question() -> None:
-    """Whoever points to the wrong server is not to be told to change the collections."""
+def test_another_log_is_reported_before_another_stream() -> None:
+    """Someone who points to the wrong server should not be advised to change the collections."""
     with pytest.raises(WrongLog):
         check_resume(AT, replace(LOG, replica_set="rs1", pipeline="g"), ClusterTime(1, 1))
 
@@ -75,5 +77,5 @@ def test_another_log_is_named_before_another_question() -> None:
     ],
 )
 def test_a_stream_may_begin_where_the_next_write_will_be(ordinal: int, time: ClusterTime, ahead: bool) -> None:
-    """`start: beginning` does, and on a quiet server a restart finds it there still."""
+    """`start: beginning` does; on a quiet server a restart finds the same position."""
     assert is_ahead(replace(AT, time=time, ordinal=ordinal), NOW) is ahead

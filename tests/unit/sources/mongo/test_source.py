@@ -1,4 +1,4 @@
-"""source.py: what came before the end of a stream is good, however soon the end is known."""
+"""Tests of source.py: rows before the end of a stream are returned, even if the end is known already."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ START = TokenPosition(StreamIdentity("rs0", "shop", {}, "f"), {"_data": "80"}, C
 
 
 class Script:
-    """A stream all of whose answers are there at once, and its error behind them."""
+    """A stream with all batches available at once, followed by its error."""
 
     def __init__(self, *answers: list[dict[str, Any]] | TailraceError) -> None:
         self._answers = deque(answers)
@@ -64,7 +64,7 @@ def wakeup() -> Iterator[Wakeup]:
 def reading(wakeup: Wakeup, script: Script) -> MongoSource:
     options = MongoOptions("", "", "shop", ("outbox",), ("_id", "payload"), (), frozenset(), "payload")
     source = MongoSource(options, wakeup=wakeup)
-    # As `open` leaves them; what a server would do here is what the tests of faults wait for in vain, mostly.
+    # As `open` leaves them; with a server, this order of events is rare.
     source._following = Changes(START, DocumentConverter(("_id", "payload"), (), "payload"))
     source._stream = script  # type: ignore[assignment]
     return source
@@ -74,7 +74,7 @@ def ids(chunk: Chunk) -> list[bytes | None]:
     return [row.values[0] for row in chunk.rows]
 
 
-def test_rows_before_an_error_that_is_known_already_go_first(wakeup: Wakeup) -> None:
+def test_rows_before_a_known_error_are_returned_first(wakeup: Wakeup) -> None:
     source = reading(wakeup, Script([change(2)], [change(3)], EventTooLarge("too large")))
     chunk = source.read(100, 1 << 20, 0)
     assert ids(chunk) == [b"n2", b"n3"]
@@ -85,7 +85,7 @@ def test_rows_before_an_error_that_is_known_already_go_first(wakeup: Wakeup) -> 
             source.read(100, 1 << 20, 0)
 
 
-def test_rows_before_the_end_of_the_collection_go_first(wakeup: Wakeup) -> None:
+def test_rows_before_the_end_of_the_collection_are_returned_first(wakeup: Wakeup) -> None:
     source = reading(wakeup, Script([change(2), change(3, operationType="drop"), change(4)]))
     assert ids(source.read(100, 1 << 20, 0)) == [b"n2"]
     for _ in range(2):

@@ -1,4 +1,4 @@
-"""What never reaches a server: a connection string that libpq itself refuses."""
+"""Tests of connection strings that libpq itself refuses, before any server is reached."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ MALFORMED = [
     "host=127.0.0.1 port=s3cret",
     "host=127.0.0.1 sslmode=s3cret",
 ]
-"""Each would be quoted in part, and would not heal by trying again."""
+"""libpq would quote parts of each; a retry does not help."""
 
 
 @pytest.mark.parametrize("conninfo", MALFORMED)
-def test_a_malformed_connection_string_is_a_wrong_setting_and_not_shown(conninfo: str) -> None:
+def test_a_malformed_connection_string_is_refused_and_not_shown(conninfo: str) -> None:
     with pytest.raises(ConfigError, match="libpq") as caught:
         PgConnection(conninfo, replication=False, timeout=1)
     assert "s3cret" not in str(caught.value)

@@ -1,4 +1,4 @@
-"""COPY's text form: what Postgres escapes comes back as it was."""
+"""Tests of copy_rows.py: the text format of COPY is unescaped correctly."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _ESCAPES = {b"\\": b"\\\\", b"\b": b"\\b", b"\f": b"\\f", b"\n": b"\\n", b"\r": 
 
 
 def copied(values: Fields) -> bytes:
-    """As the server writes it."""
+    """Returns the line as the server writes it."""
     written = [
         b"\\N" if value is None else b"".join(_ESCAPES.get(bytes([byte]), bytes([byte])) for byte in value)
         for value in values
@@ -21,7 +21,7 @@ def copied(values: Fields) -> bytes:
 
 
 @given(st.lists(st.none() | st.text("ab\\N\n\t\r\b\f\vé", max_size=6).map(str.encode), min_size=1).map(tuple))
-def test_comes_back_as_it_was(values: Fields) -> None:
+def test_escaped_values_are_unescaped(values: Fields) -> None:
     assert fields(copied(values)) == values
 
 
@@ -33,5 +33,5 @@ def test_comes_back_as_it_was(values: Fields) -> None:
         (b'{"a": "\\\\n"}\n', (b'{"a": "\\n"}',)),
     ],
 )
-def test_by_hand(line: bytes, found: Fields) -> None:
+def test_lines_written_by_hand(line: bytes, found: Fields) -> None:
     assert fields(line) == found

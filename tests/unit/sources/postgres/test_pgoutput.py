@@ -1,7 +1,7 @@
-"""pgoutput.py: every message whole, cut at every offset, with bytes left over, round trip, arbitrary bytes.
+"""Tests of pgoutput.py: messages that are whole, truncated, too long, round-tripped, or arbitrary bytes.
 
-The encoder below is written from the Postgres documentation and knows nothing of the decoder; the literal
-bytes in WHOLE keep both honest.
+The encoder below is written from the Postgres documentation, independently of the decoder; the literal
+bytes in WHOLE check both.
 """
 
 import struct
@@ -81,7 +81,7 @@ def encode(message: Message) -> bytes:
             return b"T" + struct.pack(f">IB{len(oids)}I", len(oids), cascade | restart << 1, *oids)
 
 
-# Bytes by hand -> message. Numbers with the top bit set show what is unsigned and what is not.
+# Bytes by hand -> message. Numbers with the top bit set show which fields are unsigned.
 LSN_BYTES = b"\xf0\0\0\0\0\0\0\x10"
 LSN = 0xF000_0000_0000_0010
 OID_BYTES = b"\xff\0\0\x01"
@@ -126,7 +126,7 @@ each_message = pytest.mark.parametrize(("data", "message"), WHOLE, ids=IDS)
 
 
 @each_message
-def test_whole(data: bytes, message: Message) -> None:
+def test_a_whole_message_is_decoded(data: bytes, message: Message) -> None:
     decoded = decode(data)
     assert decoded == message
     assert type(decoded) is type(message)
@@ -134,12 +134,12 @@ def test_whole(data: bytes, message: Message) -> None:
 
 
 @each_message
-def test_at_an_offset(data: bytes, message: Message) -> None:
+def test_a_message_is_decoded_at_an_offset(data: bytes, message: Message) -> None:
     assert decode(b"w" * 25 + data, 25) == message
 
 
 @each_message
-def test_truncated_at_every_offset(data: bytes, message: Message) -> None:
+def test_a_message_truncated_at_any_offset_is_refused(data: bytes, message: Message) -> None:
     for size in range(len(data)):
         with pytest.raises(ProtocolError):
             decode(data[:size])
@@ -149,19 +149,19 @@ def test_truncated_at_every_offset(data: bytes, message: Message) -> None:
 
 @each_message
 @pytest.mark.parametrize("extra", [b"\0", b"n", b"t\0\0\0\0", bytes(300)])
-def test_trailing_bytes(data: bytes, message: Message, extra: bytes) -> None:
+def test_trailing_bytes_are_refused(data: bytes, message: Message, extra: bytes) -> None:
     with pytest.raises(ProtocolError, match="left over"):
         decode(data + extra)
 
 
 @pytest.mark.parametrize("at", [1, 25, 2**31])
-def test_offset_beyond_the_end(at: int) -> None:
+def test_an_offset_beyond_the_end_is_refused(at: int) -> None:
     with pytest.raises(ProtocolError, match="truncated"):
         decode(b"I", at)
 
 
 @pytest.mark.parametrize("tag", sorted(set(range(256)) - set(b"BCOMRYIUDT")))
-def test_unknown_message(tag: int) -> None:
+def test_an_unknown_message_is_refused(tag: int) -> None:
     with pytest.raises(ProtocolError, match="no such message in protocol version 1"):
         decode(bytes((tag,)) + bytes(40))
 
@@ -180,7 +180,7 @@ def test_unknown_message(tag: int) -> None:
         (b"Y" + OID_BYTES + b"public\0mood", "name at offset 12 has no terminator"),
     ],
 )
-def test_refused(data: bytes, complaint: str) -> None:
+def test_malformed_messages_are_refused(data: bytes, complaint: str) -> None:
     with pytest.raises(ProtocolError, match=complaint):
         decode(data)
 
@@ -196,7 +196,7 @@ def test_refused(data: bytes, complaint: str) -> None:
         b"T\xff\xff\xff\xff\0" + OID_BYTES,
     ],
 )
-def test_sizes_that_lie(data: bytes) -> None:
+def test_wrong_sizes_are_refused(data: bytes) -> None:
     with pytest.raises(ProtocolError, match="truncated"):
         decode(data)
 
@@ -208,7 +208,7 @@ def test_row_values_stay_out_of_errors() -> None:
     assert refused.value.__suppress_context__ or refused.value.__context__ is None
 
 
-def test_flags() -> None:
+def test_flags_are_decoded() -> None:
     assert RelationColumn(1, "id", 20, -1).is_key
     assert not RelationColumn(0, "id", 20, -1).is_key
     assert LogicalMessage(1, 0, "", b"").transactional

@@ -1,4 +1,4 @@
-"""wire.py: frames written out by hand, cut at every offset, with bytes left over, and arbitrary ones."""
+"""Tests of replication_protocol.py: frames written by hand, truncated, too long, and arbitrary bytes."""
 
 from datetime import UTC, datetime
 
@@ -36,13 +36,13 @@ def test_xlog_data_may_be_empty() -> None:
     )
 
 
-def test_message_is_decoded_where_it_lies() -> None:
+def test_a_message_is_decoded_in_place() -> None:
     assert XLOG[0] == replication_protocol.XLOG_DATA
     assert pgoutput.decode(XLOG, replication_protocol.XLOG_DATA_BODY) == pgoutput.Commit(0, 0, 0, 0)
 
 
 @pytest.mark.parametrize("size", range(len(XLOG)))
-def test_short_frame_is_refused_without_looking_at_the_header(size: int) -> None:
+def test_a_short_frame_is_refused_before_its_header_is_read(size: int) -> None:
     with pytest.raises(ProtocolError, match="truncated"):
         pgoutput.decode(XLOG[:size], replication_protocol.XLOG_DATA_BODY)
 
@@ -102,7 +102,7 @@ def test_status_update_holds_what_it_was_given(write: int, flush: int, apply: in
 
 @pytest.mark.parametrize("bad", [-1, 2**64])
 @pytest.mark.parametrize("place", range(3))
-def test_status_update_refuses_what_is_no_lsn(place: int, bad: int) -> None:
+def test_status_update_refuses_an_invalid_lsn(place: int, bad: int) -> None:
     positions = [1, 1, 1, 0]
     positions[place] = bad
     with pytest.raises(ValueError, match="status update out of range") as refused:

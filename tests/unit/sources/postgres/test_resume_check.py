@@ -1,4 +1,4 @@
-"""admission.py: every branch of the judgement over stored position, slot and server."""
+"""Tests of resume_check.py: every decision from stored position, slot and server."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ BEGINS, KNOWN, LATER = LastTransaction(100), LastTransaction(90, 7, 9), LastTran
 END = 1000
 
 
-def judged(
+def decided(
     stored: LsnPosition | None, slot: SlotState | None, *, found: LogIdentity = LOG, adopt: bool = False
 ) -> ResumeDecision:
     return check_resume(stored, found, slot, server_lsn=END, adopt=adopt)
@@ -55,9 +55,9 @@ def judged(
         (AT, replace(SLOT, wal_status="unreserved"), ResumeAction.STREAM),
     ],
 )
-def test_what_may_start(stored: LsnPosition | None, slot: SlotState | None, step: ResumeAction) -> None:
-    admission = judged(stored, slot)
-    assert admission == ResumeDecision(step, stored if step is ResumeAction.STREAM else None)
+def test_positions_that_can_be_resumed(stored: LsnPosition | None, slot: SlotState | None, step: ResumeAction) -> None:
+    decision = decided(stored, slot)
+    assert decision == ResumeDecision(step, stored if step is ResumeAction.STREAM else None)
 
 
 @pytest.mark.parametrize(
@@ -84,48 +84,48 @@ def test_what_may_start(stored: LsnPosition | None, slot: SlotState | None, step
         (LsnPosition(LOG, 0, 5, creating=True), SLOT, replace(LOG, system_id="8"), WrongLog),
     ],
 )
-def test_what_may_not(
+def test_positions_that_cannot_be_resumed(
     stored: LsnPosition | None, slot: SlotState | None, found: LogIdentity, error: type[TailraceError]
 ) -> None:
     with pytest.raises(error) as caught:
-        judged(stored, slot, found=found)
+        decided(stored, slot, found=found)
     assert caught.type is error
     assert caught.value.remedy
     assert (caught.value.action is Action.RETRY) == (error is SlotBusy)
 
 
 def test_an_unknown_slot_that_is_in_use_is_not_waited_for() -> None:
-    """It is another pipeline's: waiting would not make it ours."""
+    """It belongs to another pipeline: waiting would not help."""
     with pytest.raises(SlotUnclaimed):
-        judged(None, replace(SLOT, active_pid=9))
+        decided(None, replace(SLOT, active_pid=9))
 
 
 @pytest.mark.parametrize("slot", [None, SLOT])
-def test_an_intention_survives_a_new_publication(slot: SlotState | None) -> None:
-    """Nothing was read through the old one, so there is nothing that it could have passed over."""
-    assert judged(LsnPosition(LOG, 0, 5, creating=True), slot, found=NEW_PUBLICATION).position is None
+def test_an_unfinished_creation_survives_a_new_publication(slot: SlotState | None) -> None:
+    """Nothing was read through the old one, so nothing can have been missed."""
+    assert decided(LsnPosition(LOG, 0, 5, creating=True), slot, found=NEW_PUBLICATION).position is None
 
 
-def test_an_intention_of_another_server_with_no_slot_here_is_a_first_start() -> None:
+def test_an_unfinished_creation_on_another_server_is_a_first_start() -> None:
     stored = LsnPosition(LOG, 0, 5, creating=True)
-    assert judged(stored, None, found=replace(LOG, system_id="8")).step is ResumeAction.CREATE
+    assert decided(stored, None, found=replace(LOG, system_id="8")).step is ResumeAction.CREATE
 
 
 @pytest.mark.parametrize(
     ("last", "until", "confirmed", "wanted"),
     [
         (KNOWN, None, 90, [KNOWN]),
-        (KNOWN, None, 91, []),  # the slot has had it: it is of one history with its log
+        (KNOWN, None, 91, []),  # the slot has confirmed it: it belongs to this log
         (None, None, 50, []),
         (LastTransaction(90), None, 50, []),  # nothing was read yet
         (None, replace(AT, lsn=300, last=LATER), 50, [LATER]),
         (KNOWN, replace(AT, lsn=300, last=LATER), 50, [KNOWN, LATER]),
         (KNOWN, replace(AT, lsn=300, last=KNOWN), 50, [KNOWN]),
         (KNOWN, replace(AT, lsn=300, last=LATER, history="x"), 50, [KNOWN]),
-        (LATER, replace(AT, last=KNOWN), 50, [LATER]),  # what it was set back from is passed
+        (LATER, replace(AT, last=KNOWN), 50, [LATER]),  # the position before the rewind is passed
     ],
 )
-def test_which_transactions_must_come_again(
+def test_which_transactions_must_be_received_again(
     last: LastTransaction | None, until: LsnPosition | None, confirmed: int, wanted: list[LastTransaction]
 ) -> None:
     found = expected_transactions(replace(AT, last=last), until, confirmed)
@@ -134,41 +134,41 @@ def test_which_transactions_must_come_again(
 
 class TestAdopt:
     def test_no_position(self) -> None:
-        assert judged(None, SLOT, adopt=True) == ResumeDecision(
+        assert decided(None, SLOT, adopt=True) == ResumeDecision(
             ResumeAction.STREAM, LsnPosition(LOG, 100, 0, last=BEGINS)
         )
 
     def test_no_slot_and_no_position_is_a_first_start(self) -> None:
-        assert judged(None, None, adopt=True).step is ResumeAction.CREATE
+        assert decided(None, None, adopt=True).step is ResumeAction.CREATE
 
-    def test_no_slot_still_is_missing(self) -> None:
+    def test_a_missing_slot_is_still_an_error(self) -> None:
         with pytest.raises(SlotMissing):
-            judged(AT, None, adopt=True)
+            decided(AT, None, adopt=True)
 
-    def test_an_intention_is_carried_out(self) -> None:
-        assert judged(LsnPosition(LOG, 0, 5, creating=True), SLOT, adopt=True).step is ResumeAction.RECREATE
+    def test_an_unfinished_creation_is_completed(self) -> None:
+        assert decided(LsnPosition(LOG, 0, 5, creating=True), SLOT, adopt=True).step is ResumeAction.RECREATE
 
     @pytest.mark.parametrize("cut", [None, Cut(150, 3)])
     def test_a_new_publication_keeps_the_position(self, cut: Cut | None) -> None:
         stored = replace(AT, lsn=120, cut=cut)
-        assert judged(replace(stored, last=LastTransaction(110, 7, 9)), SLOT, adopt=True).position == stored
-        admission = judged(stored, SLOT, found=NEW_PUBLICATION, adopt=True)
-        assert admission == ResumeDecision(ResumeAction.STREAM, replace(stored, log=NEW_PUBLICATION))
+        assert decided(replace(stored, last=LastTransaction(110, 7, 9)), SLOT, adopt=True).position == stored
+        decision = decided(stored, SLOT, found=NEW_PUBLICATION, adopt=True)
+        assert decision == ResumeDecision(ResumeAction.STREAM, replace(stored, log=NEW_PUBLICATION))
 
-    def test_a_slot_ahead_is_taken_where_it_stands(self) -> None:
-        admission = judged(replace(AT, cut=Cut(120, 3)), replace(SLOT, confirmed_lsn=500), adopt=True)
-        assert admission == ResumeDecision(ResumeAction.STREAM, LsnPosition(LOG, 500, 5, last=LastTransaction(500)))
+    def test_a_slot_ahead_is_used_from_its_position(self) -> None:
+        decision = decided(replace(AT, cut=Cut(120, 3)), replace(SLOT, confirmed_lsn=500), adopt=True)
+        assert decision == ResumeDecision(ResumeAction.STREAM, LsnPosition(LOG, 500, 5, last=LastTransaction(500)))
 
-    def test_another_log_is_taken_from_its_slot(self) -> None:
+    def test_another_log_is_read_from_its_slot(self) -> None:
         promoted = replace(LOG, timeline=2)
-        admission = judged(replace(AT, lsn=500), SLOT, found=promoted, adopt=True)
-        assert admission == ResumeDecision(ResumeAction.STREAM, LsnPosition(promoted, 100, 5, last=BEGINS))
+        decision = decided(replace(AT, lsn=500), SLOT, found=promoted, adopt=True)
+        assert decision == ResumeDecision(ResumeAction.STREAM, LsnPosition(promoted, 100, 5, last=BEGINS))
 
     def test_a_position_beyond_the_log_is_not_kept(self) -> None:
-        """The server would pass over everything up to it, silently; and what was noted of it is of another history."""
-        admission = judged(replace(AT, lsn=END + 1), SLOT, adopt=True)
+        """The server would silently skip everything up to it; its last transaction is of another log."""
+        decision = decided(replace(AT, lsn=END + 1), SLOT, adopt=True)
         new = LsnPosition(LOG, 100, 5, last=BEGINS, history="adopted at 0/64")
-        assert admission == ResumeDecision(ResumeAction.STREAM, new)
+        assert decision == ResumeDecision(ResumeAction.STREAM, new)
 
     @pytest.mark.parametrize(
         ("slot", "error"),
@@ -178,7 +178,7 @@ class TestAdopt:
             (replace(SLOT, plugin="wal2json"), WrongLog),
         ],
     )
-    def test_what_cannot_be_adopted(self, slot: SlotState, error: type[TailraceError]) -> None:
+    def test_slots_that_cannot_be_adopted(self, slot: SlotState, error: type[TailraceError]) -> None:
         for stored in (None, AT):
             with pytest.raises(error):
-                judged(stored, slot, adopt=True)
+                decided(stored, slot, adopt=True)

@@ -1,4 +1,4 @@
-"""snapshot.py, the pure part: which rows a snapshot saw, told by 32 bits of a 64-bit number."""
+"""Tests of snapshot.py without a server: which rows a snapshot contains, by 32 bits of a 64-bit transaction id."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tailrace.sources.postgres.table_sql import rows_after
 EPOCH = 2**32
 
 
-def test_the_text_form() -> None:
+def test_a_snapshot_is_parsed() -> None:
     assert Snapshot.parse("10:20:10,14,15") == Snapshot(10, 20, frozenset({10, 14, 15}))
     assert Snapshot.parse("10:10:") == Snapshot(10, 10, frozenset())
 
@@ -21,22 +21,22 @@ def test_the_text_form() -> None:
     ("xid", "visible"),
     [(1, True), (2, True), (9, True), (10, False), (11, True), (14, False), (19, True), (20, False), (25, False)],
 )
-def test_within_one_epoch(xid: int, visible: bool) -> None:
+def test_visibility_within_one_epoch(xid: int, visible: bool) -> None:
     assert Snapshot.parse("10:20:10,14").contains(xid, before=30) is visible
 
 
-def test_a_frozen_row_of_half_the_number_space_ago_is_old() -> None:
-    """Its number looks like one of the future: the nearest number with these bits would be the wrong one."""
+def test_a_frozen_row_of_half_the_id_space_ago_is_old() -> None:
+    """Its id looks like a future one: the nearest id with these bits would be wrong."""
     snapshot = Snapshot.parse(f"{3 * EPOCH + 100}:{3 * EPOCH + 100}:")
     writer = 2 * EPOCH + 2**30
     assert snapshot.contains(writer % EPOCH, before=3 * EPOCH + 200)
 
 
-def test_numbers_that_wrap_between_the_snapshot_and_now() -> None:
+def test_ids_that_wrap_around_after_the_snapshot() -> None:
     snapshot = Snapshot(EPOCH - 5, EPOCH - 2, frozenset({EPOCH - 4}))
     seen = {number: snapshot.contains(number % EPOCH, before=EPOCH + 10) for number in range(EPOCH - 8, EPOCH + 10)}
     assert [number - EPOCH for number, visible in seen.items() if visible] == [-8, -7, -6, -5, -3, 0, 1, 2]
-    # 0, 1 and 2 are never given to a transaction: those numbers stand for frozen rows.
+    # 0, 1 and 2 are never given to a transaction: those ids mark frozen rows.
 
 
 @given(
@@ -46,10 +46,10 @@ def test_numbers_that_wrap_between_the_snapshot_and_now() -> None:
     age=st.integers(1, EPOCH // 2),
     data=st.data(),
 )
-def test_every_row_is_where_its_64_bit_number_says(
+def test_every_row_is_visible_according_to_its_64_bit_id(
     xmin: int, span: int, since: int, age: int, data: st.DataObject
 ) -> None:
-    """Writers from long ago, as far as numbers are not given twice, from around the snapshot, and from after it."""
+    """Writers from long ago (as far as ids are not reused), around the snapshot, and after it."""
     xmax = xmin + span
     before = xmax + since
     running = frozenset(data.draw(st.sets(st.integers(xmin, xmax - 1)))) if span else frozenset()
@@ -79,5 +79,5 @@ TYPES = {"at": "timestamp", "id": "text"}
         (["o'clock\\", None], "((\"at\" >  E'o''clock\\\\'::timestamp OR \"at\" IS NULL))"),
     ],
 )
-def test_the_condition_for_what_comes_behind(after: list[str | None], condition: str) -> None:
+def test_the_condition_for_the_next_rows(after: list[str | None], condition: str) -> None:
     assert rows_after({"at": '"at"', "id": '"id"'}, after, TYPES) == condition

@@ -1,4 +1,4 @@
-"""The name of a slot's copy."""
+"""Tests of table_rescan.py: the name of a slot's copy."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""timelines.py: which positions are places in the log of a server that was promoted."""
+"""Tests of timelines.py: which positions are valid in the log of a server that was promoted."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ PROMOTED = ServerIdentity("7", 3, 1000, "shop")
 LEFT = {1: 500, 2: 700}
 
 
-def test_a_history_of_timelines() -> None:
+def test_a_history_of_timelines_is_parsed() -> None:
     assert forks("1\t0/1F4\tno recovery target specified\n") == {1: 500}
     assert forks("") == {}
     assert forks("1\t0/1F4\twhy\n\n2\t1/0\twhy not\n") == {1: 500, 2: 2**32}
@@ -33,7 +33,7 @@ def test_a_history_of_timelines() -> None:
         replace(AT, cut=Cut(499, 3)),
     ],
 )
-def test_what_lies_before_the_point_where_its_timeline_was_left(position: LsnPosition) -> None:
+def test_positions_before_the_fork_move_to_the_new_timeline(position: LsnPosition) -> None:
     assert followed(position, PROMOTED, LEFT) == replace(position, log=replace(position.log, timeline=3))
 
 
@@ -44,7 +44,7 @@ def test_what_lies_before_the_point_where_its_timeline_was_left(position: LsnPos
         # Published in part, and its commit is not in the new log.
         (replace(AT, cut=Cut(500, 3)), PROMOTED, LEFT),
         (AT, PROMOTED, {}),
-        # Of a sibling, which the history does not know.
+        # Of another branch, which is not in the history.
         (replace(AT, log=replace(LOG, timeline=4)), PROMOTED, LEFT),
         (AT, replace(PROMOTED, system_id="8"), LEFT),
         (AT, replace(PROMOTED, database="other"), LEFT),
@@ -53,12 +53,12 @@ def test_what_lies_before_the_point_where_its_timeline_was_left(position: LsnPos
         (replace(AT, recovery=Recovery("r", 1)), PROMOTED, LEFT),
     ],
 )
-def test_what_is_left_as_it_is(position: LsnPosition, server: ServerIdentity, left: dict[int, int]) -> None:
+def test_other_positions_are_unchanged(position: LsnPosition, server: ServerIdentity, left: dict[int, int]) -> None:
     assert followed(position, server, left) == position
 
 
 def past(until: LsnPosition, *, stored: LsnPosition = AT, server: ServerIdentity = PROMOTED) -> None:
-    """Of a pipeline that was rewound from `until` to `stored`, and whose server was promoted since."""
+    """Checks a pipeline that was rewound from `until` to `stored` before its server was promoted."""
     require_same_past(stored, until, server, followed(until, server, LEFT))
 
 
@@ -70,13 +70,13 @@ def past(until: LsnPosition, *, stored: LsnPosition = AT, server: ServerIdentity
         (replace(AT, lsn=501, log=replace(LOG, publication="4.9/5/3")), WrongLog),
     ],
 )
-def test_set_back_from_what_the_server_lacks(until: LsnPosition, error: type[Exception]) -> None:
-    """However far back it was set: what was published behind the fork is not in the server's log."""
+def test_a_rewind_from_a_position_that_the_server_lacks(until: LsnPosition, error: type[Exception]) -> None:
+    """However far it was rewound: events published behind the fork are not in the server's log."""
     with pytest.raises(error, match=r"rewound from 0/"):
         past(until)
 
 
-def test_set_back_from_beyond_the_end_of_the_log() -> None:
+def test_a_rewind_from_beyond_the_end_of_the_log() -> None:
     with pytest.raises(PositionAhead, match="rewound from 0/3E9"):
         past(replace(AT, lsn=1001), server=replace(PROMOTED, timeline=1))
 
@@ -85,10 +85,10 @@ def test_set_back_from_beyond_the_end_of_the_log() -> None:
     ("until", "stored"),
     [
         (replace(AT, lsn=500), AT),
-        # Taken as it is by a person: it has gone on in the new log.
+        # Adopted: it has continued in the new log.
         (replace(AT, lsn=501), replace(AT, log=replace(LOG, timeline=3))),
         (replace(AT, log=replace(LOG, timeline=3), lsn=900), replace(AT, log=replace(LOG, timeline=3))),
     ],
 )
-def test_set_back_from_what_the_server_has(until: LsnPosition, stored: LsnPosition) -> None:
+def test_a_rewind_from_a_position_that_the_server_has(until: LsnPosition, stored: LsnPosition) -> None:
     past(until, stored=stored)

@@ -1,4 +1,4 @@
-"""transactions.py: rows and positions from messages. Cut, crashed and resumed anywhere, every row comes once."""
+"""Tests of transactions.py: rows and positions from messages. Cut, crashed and resumed, every row comes once."""
 
 from __future__ import annotations
 
@@ -119,7 +119,7 @@ def test_rows_already_published_are_skipped_by_ordinal() -> None:
     assert transactions.position.lsn == 348
 
 
-def test_a_transaction_that_was_published_whole_but_for_its_commit() -> None:
+def test_a_transaction_that_was_published_except_for_its_commit() -> None:
     transactions = following(LsnPosition(LOG, 100, 5, Cut(200, 2)))
     feed(transactions, begin(200), relation(), insert("a"), insert("b"), commit(200))
     assert ids(transactions) == []
@@ -127,7 +127,7 @@ def test_a_transaction_that_was_published_whole_but_for_its_commit() -> None:
     assert transactions.position.lsn == 248
 
 
-def test_rows_of_other_tables_are_neither_taken_nor_counted() -> None:
+def test_rows_of_other_tables_are_neither_returned_nor_counted() -> None:
     transactions = following(LsnPosition(LOG, 100, 5, Cut(200, 1)))
     feed(transactions, begin(200), relation(OTHER, "orders"), insert("x", OTHER), relation(), insert("a"))
     feed(transactions, insert("y", OTHER), insert("b"))
@@ -205,8 +205,8 @@ def test_another_history_is_refused(start: LsnPosition, other: bytes | int) -> N
 
 
 @pytest.mark.parametrize("start", [STORED, LsnPosition(LOG, 300, 5, last=LastTransaction(200))], ids=["read", "new"])
-def test_rows_where_nothing_was_read_are_another_history(start: LsnPosition) -> None:
-    """The slot vouches for the log up to where it is confirmed, not for what comes behind that."""
+def test_rows_in_a_range_where_none_were_read_are_refused(start: LsnPosition) -> None:
+    """The slot guarantees the log up to its confirmed LSN, not behind it."""
     transactions = resumed(start, confirmed=250)
     feed(transactions, begin(260), relation(OTHER, "orders"), insert("x", OTHER), commit(260))
     with pytest.raises(LogDiverged):
@@ -215,7 +215,7 @@ def test_rows_where_nothing_was_read_are_another_history(start: LsnPosition) -> 
     assert ids(transactions) == []
 
 
-def test_a_pipeline_that_was_set_back_meets_the_transaction_that_it_had_read_last() -> None:
+def test_a_rewound_pipeline_checks_the_last_transaction_it_had_read() -> None:
     until = LsnPosition(LOG, 500, 5, last=LastTransaction(400, 9, MICROS))
     transactions = resumed(LsnPosition(LOG, 150, 5), until=until)
     assert transactions.arrived
@@ -227,8 +227,8 @@ def test_a_pipeline_that_was_set_back_meets_the_transaction_that_it_had_read_las
         feed(transactions, begin(401, xid=9))
 
 
-def test_a_keepalive_behind_rows_that_wait_is_ignored() -> None:
-    """Such a position would be stored without a look at the publication; see `Source.settle`."""
+def test_a_keepalive_behind_pending_rows_is_ignored() -> None:
+    """Such a position would be stored without a check of the publication; see `Source.settle`."""
     transactions = following()
     feed(transactions, begin(200), relation(), insert("a"), commit(200))
     assert not transactions.idle(500, 9)
@@ -248,14 +248,14 @@ def test_a_keepalive_behind_rows_that_wait_is_ignored() -> None:
     ],
     ids=["begin in begin", "commit of another", "commit of none", "the cut one is missing", "the cut one shrank"],
 )
-def test_disorder_is_refused(start: Cut | None, messages: list[bytes]) -> None:
+def test_messages_out_of_order_are_refused(start: Cut | None, messages: list[bytes]) -> None:
     transactions = following(LsnPosition(LOG, 100, 5, start))
     with pytest.raises(ProtocolError):
         feed(transactions, *messages)
 
 
 def test_an_adopted_log_need_not_have_the_transaction_that_was_published_in_part() -> None:
-    """A database put back from a copy lacks it; nothing else would ever come."""
+    """A restored database lacks it, and would never send it."""
     cut = LsnPosition(LOG, 100, 5, Cut(200, 2))
     transactions = following(cut, adopted=True)
     feed(transactions, begin(300), relation(), insert("a"), commit(300))
@@ -285,14 +285,14 @@ def test_a_new_relation_message_brings_new_columns() -> None:
     assert transactions.rows[0].columns[0].name == "id"
 
 
-def test_any_relation_message_asks_for_a_look_at_the_publication() -> None:
+def test_any_relation_message_triggers_a_check_of_the_publication() -> None:
     """Also that of another table: the server sends it again when the publication was altered."""
     transactions = following()
     feed(transactions, begin(200), relation(OTHER, "orders"))
     assert transactions.relations_changed
 
 
-def test_rows_under_another_name_of_the_same_table_are_its_rows() -> None:
+def test_rows_of_the_renamed_table_are_read() -> None:
     transactions = following(relation_id=OUTBOX)
     feed(transactions, begin(200), relation(name="renamed"), insert("a"), commit(200))
     feed(transactions, begin(300), relation(), insert("b"), commit(300))
@@ -318,18 +318,18 @@ def test_changes_halt_only_by_policy_and_only_of_the_outbox(change: bytes) -> No
 
 
 class Written(NamedTuple):
-    """A transaction of the property below; rows of the outbox, each followed by so many of another table."""
+    """A transaction of the property test; each outbox row is followed by so many rows of another table."""
 
     rows: list[int]
     gap: int
 
 
 def served(log: list[tuple[int, Written]], start: int) -> Iterator[bytes | int]:
-    """What a walsender sends from `start` on: messages, and keepalives as plain numbers, inside transactions too."""
+    """Yields what a walsender sends from `start` on: messages, and keepalives as numbers, also inside transactions."""
     relations_sent = False
     for lsn, written in log:
         if lsn < start:
-            continue  # the server's own rule: by the start of the commit record
+            continue  # the server decides by the start of the commit record
         yield lsn - 1
         yield begin(lsn)
         for ordinal, others in enumerate(written.rows):
@@ -353,8 +353,8 @@ reads = st.lists(st.tuples(st.integers(1, 4), st.booleans()), max_size=40)
 def test_cut_and_resumed_anywhere_every_row_comes_once_and_in_order(
     history: list[Written], reads: list[tuple[int, bool]]
 ) -> None:
-    """Each read takes at most so many rows; then it is published, or the process dies and starts at what is stored.
-    What is published is confirmed, or not.
+    """Each read takes at most so many rows; then they are published, or the process dies and resumes.
+    Published positions are confirmed or not.
     """
     log: list[tuple[int, Written]] = []
     lsn = 200
@@ -366,7 +366,7 @@ def test_cut_and_resumed_anywhere_every_row_comes_once_and_in_order(
     published: list[str] = []
     transactions, stream = following(stored), served(log, stored.lsn)
     confirmed = stored.lsn
-    # Whatever the script of reads, the last ones take all that is left.
+    # After any sequence of reads, the last ones take all that is left.
     for limit, crash in [*reads, *[(5, False)] * (len(wanted) + 1), (1000, False)]:
         transactions.rows = []
         for item in stream:
@@ -390,10 +390,10 @@ def test_cut_and_resumed_anywhere_every_row_comes_once_and_in_order(
 
 
 @given(st.lists(written, max_size=6), st.lists(written, max_size=6), st.lists(written, max_size=6), st.data())
-def test_a_log_put_back_never_passes_over_its_rows(
+def test_rows_of_a_restored_log_are_never_skipped(
     shared: list[Written], lost: list[Written], new: list[Written], data: st.DataObject
 ) -> None:
-    """Read to some place, confirmed to another, put back, and written to again: refused, or all of it is published."""
+    """Read and confirmed up to any position, restored, and written to again: refused, or everything is published."""
 
     def follow(begins: int, history: list[Written], first_xid: int) -> tuple[list[tuple[int, Written]], int]:
         log = []
@@ -412,18 +412,18 @@ def test_a_log_put_back_never_passes_over_its_rows(
     transactions.idle(old_end, 1)
     stored = transactions.position
     confirmed = data.draw(st.sampled_from([150, *(at for at, _ in before), fork]))
-    # Other transactions have other numbers; the sample has no xids, so their places differ.
-    anew, end = follow(fork + data.draw(st.integers(1, 9)), new, 2)
-    if {at for at, _ in anew} & {at for at, _ in old} or end < stored.lsn:
+    # Other transactions have other xids; the sample has none, so their positions differ.
+    rewritten, end = follow(fork + data.draw(st.integers(1, 9)), new, 2)
+    if {at for at, _ in rewritten} & {at for at, _ in old} or end < stored.lsn:
         return
     again = resumed(stored, confirmed)
     try:
-        for item in [*served([*before, *anew], max(stored.resume_lsn, confirmed)), end + 1]:
+        for item in [*served([*before, *rewritten], max(stored.resume_lsn, confirmed)), end + 1]:
             again.idle(item, 1) if isinstance(item, int) else feed(again, item)
     except LogDiverged:
         assert not again.arrived
         return
-    expected_rows = [f"{format_lsn(at)}:{n + 1}" for at, each in anew for n in range(len(each.rows))]
+    expected_rows = [f"{format_lsn(at)}:{n + 1}" for at, each in rewritten for n in range(len(each.rows))]
     assert ids(again) == expected_rows
 
 
@@ -432,7 +432,7 @@ def test_a_frame_without_a_message_is_refused_by_name() -> None:
         following().feed(b"w" * 25, 25)
 
 
-def test_a_row_that_moves_between_partitions_is_no_event() -> None:
+def test_a_row_that_moves_between_partitions_is_not_an_event() -> None:
     """Deleted and inserted in one transaction. The ordinals of the other rows do not count it."""
     start = LsnPosition(LOG, 100, 5, Cut(200, 1))
     for begins, wanted in ((None, ["new", "b", "a"]), (start, ["b", "a"])):
@@ -444,8 +444,8 @@ def test_a_row_that_moves_between_partitions_is_no_event() -> None:
         assert ids(transactions) == wanted
 
 
-def test_few_deleted_rows_are_remembered() -> None:
-    """A purge of millions takes no memory; a move is known at any time, for its row is inserted right away."""
+def test_only_few_deleted_rows_are_kept_in_memory() -> None:
+    """A purge of millions needs no memory; a move is always recognised, because its insert follows immediately."""
     transactions = following(moved_by="id")
     feed(transactions, begin(200), relation())
     for number in range(DELETES_KEPT + 500):
@@ -456,8 +456,8 @@ def test_few_deleted_rows_are_remembered() -> None:
     assert ids(transactions) == ["purged 0"]
 
 
-def test_a_deleted_row_without_its_id() -> None:
-    """As with a replica identity that lacks it: a move would look like a new row."""
+def test_a_deleted_row_without_its_id_is_refused() -> None:
+    """As with a replica identity without it: a move would look like a new row."""
     transactions = following(moved_by="id")
     feed(transactions, begin(200), relation(columns=["other"]))
     with pytest.raises(PublicationBroken, match="was not sent"):

@@ -1,4 +1,4 @@
-"""members.py: numbers of transactions that begin again after 2^32, and partitions of partitions."""
+"""Tests of unpublished_rows.py: transaction ids that wrap around after 2^32, and partitions of partitions."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 from tailrace.sources.postgres.unpublished_rows import WRAP, OutboxPartition, last_attached, later
 
 NOW = 5 * WRAP + 100
-"""The number that comes next: the last hundred have small ones, all others were given out before they began again."""
+"""The next transaction id: the last hundred ids are small ones, all others were given out before the wraparound."""
 PART = OutboxPartition(2, 1, "part", "r", True, "p", 50, 0, 40, 40, 50, False, NOW)
 
 
@@ -17,7 +17,7 @@ PART = OutboxPartition(2, 1, "part", "r", True, "p", 50, 0, 40, 40, 50, False, N
     ("one", "other", "expected"),
     [(50, 60, 60), (60, 50, 60), (50, WRAP - 1, 50), (200, 99, 99), (2, 200, 200), (0, 0, 0), (99, 0, 99)],
 )
-def test_later(one: int, other: int, expected: int) -> None:
+def test_the_later_of_two_transaction_ids(one: int, other: int, expected: int) -> None:
     assert later(one, other, NOW) == expected
 
 
@@ -32,11 +32,11 @@ def test_later(one: int, other: int, expected: int) -> None:
         (2, NOW - 100, False),
     ],
 )
-def test_since(transaction: int, since: int, expected: bool) -> None:
+def test_whether_a_transaction_began_since_another(transaction: int, since: int, expected: bool) -> None:
     assert PART.is_since(transaction, since) is expected
 
 
-def test_a_partition_is_the_outboxes_since_the_last_attach_above_it() -> None:
+def test_a_partition_belongs_to_the_outbox_since_the_last_attach_above_it() -> None:
     root = replace(PART, oid=1, parent=0, kind="p", attached=0)
     middle = replace(PART, kind="p", attached=70)
     leaf = replace(PART, oid=3, parent=2, attached=WRAP - 5)
