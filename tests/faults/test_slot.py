@@ -73,7 +73,7 @@ def test_dropped_while_stopped(shop: Shop) -> None:
     shop.execute("SELECT pg_drop_replication_slot(%s)", shop.slot)
     lost = missed(shop)
     shop.start(wait=False).failed("SlotMissing")
-    assert shop.confirmed_lsn() is None, "the slot was created anew"
+    assert shop.confirmed_lsn() is None, "the slot was re-created"
     assert shop.positions()[-1] == stored
     shop.execute("SELECT pg_create_logical_replication_slot(%s, 'pgoutput')", shop.slot)
     # A slot created by hand begins behind the stored position: it is not accepted silently either.

@@ -69,7 +69,7 @@ def is_same_outbox(mine: Position, its: Position) -> bool:
 
 
 def knows_start(stored: Position | None) -> bool:
-    """Whether the position tells which rows existed before the first start and are not published."""
+    """Whether the position records which rows existed before the first start and are not published."""
     return isinstance(stored, LsnPosition | TokenPosition) and bool(stored.begun)
 
 

@@ -35,7 +35,7 @@ BATCH = 2000
 AHEAD = 2
 """Batches fetched ahead, at most."""
 FIRST_SECONDS = 3.0
-FAREWELL_SECONDS = 2.0
+CLOSE_SECONDS = 2.0
 DOING = "reading the change stream"
 BEGINNING = ClusterTime(0, 0)
 
@@ -116,7 +116,7 @@ class ChangeStreamCursor:
         """Closes the cursor on the server, if it can be reached."""
         try:
             if self._id:
-                with pymongo.timeout(FAREWELL_SECONDS):
+                with pymongo.timeout(CLOSE_SECONDS):
                     self._database.command({"killCursors": self._name, "cursors": [self._id]}, session=self._session)
         except PyMongoError:
             pass  # the server drops the cursor by itself later
@@ -185,7 +185,7 @@ class ChangeStreamThread:
     def close(self) -> None:
         self._stopping.set()
         self._room.release()
-        self._thread.join(FAREWELL_SECONDS)
+        self._thread.join(CLOSE_SECONDS)
         if not self._thread.is_alive() and self._error is None:
             self._cursor.close()
 

@@ -1,7 +1,7 @@
 """Converts text of databases whose encoding is not UTF-8 here instead of in the server.
 
 The server ends the whole stream at the first value that it cannot convert (`chr(129)` in WIN1252, any byte in
-SQL_ASCII). So it is told not to convert (client encoding SQL_ASCII), and an invalid value becomes one dead letter
+SQL_ASCII). So Tailrace asks it not to convert (client encoding SQL_ASCII), and an invalid value becomes one dead letter
 instead. Only single-byte encodings are converted here: Python's codecs for them match the server's exactly. Multi-byte
 encodings such as EUC_JP differ in some characters and are left to the server.
 """

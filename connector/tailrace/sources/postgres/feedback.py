@@ -56,9 +56,9 @@ class Feedback:
         # The window may have to shrink, whether anything is published or not.
         return self._stored is not None and self.advance(self._stored)
 
-    def heard(self, lsn: int) -> None:
+    def note_log_end(self, lsn: int) -> None:
         """Notes that the server's log reaches `lsn`: a probe may be due earlier."""
-        self._probes.heard(lsn)
+        self._probes.note_log_end(lsn)
 
     @property
     def is_pressed(self) -> bool:

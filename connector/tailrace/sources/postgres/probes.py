@@ -44,7 +44,7 @@ class Probes:
         self._folder: Path | None = None
         self._ends: deque[tuple[float, int]] = deque()
         """Recent ends of the log, with the time."""
-        self._heard = 0
+        self._log_end = 0
         self.capacity = SlotCapacity()
         self.verified = 0
         self.watched = 0
@@ -53,16 +53,16 @@ class Probes:
         """Lets later probes measure the free space of the log's disk, if it is local."""
         self._folder = log_folder(control)
 
-    def heard(self, lsn: int) -> None:
+    def note_log_end(self, lsn: int) -> None:
         """Notes that the log reaches at least `lsn`."""
-        self._heard = max(self._heard, lsn)
+        self._log_end = max(self._log_end, lsn)
 
     def due(self) -> bool:
         now, limit = time.monotonic(), self.capacity.limit
         if now >= self._next or limit is None:
             return now >= self._next
         taken, end = self._ends[-1]
-        return self._heard - end > limit // PARTS and now >= taken + SOONEST_SECONDS
+        return self._log_end - end > limit // PARTS and now >= taken + SOONEST_SECONDS
 
     def take(self, control: PgConnection, verify: Callable[[], bool]) -> None:
         """Takes a probe. `verify` is called after the snapshot; if it returns False, the snapshot is not used."""

@@ -90,7 +90,7 @@ SELECT (SELECT to_json(array_agg(DISTINCT k.attname)) FROM tree t CROSS JOIN LAT
 def rows_move(control: PgConnection, outbox: PostgresOptions) -> bool:
     """Returns whether an UPDATE may move rows to other partitions; raises if such moves could not be recognised.
 
-    Postgres logs a move as a DELETE and an INSERT. The DELETE tells that the INSERT is not a new event. Columns of the
+    Postgres logs a move as a DELETE and an INSERT. The DELETE shows that the INSERT is not a new event. Columns of the
     event itself, such as its id, key or time, do not change: they move no rows.
     """
     ((names, without),) = control.query(_MOVES, [*split_table(outbox.table), outbox.id_column])

@@ -38,7 +38,7 @@ from tailrace.wakeup import Wakeup
 
 TAIL_SECONDS = 0.01
 """How long to wait for the rest of a transaction of which rows have arrived."""
-FAREWELL_SECONDS = 0.5
+CLOSE_SECONDS = 0.5
 """How long the server may take to end the stream on close; it sends the rest again later."""
 
 
@@ -192,7 +192,7 @@ class PostgresSource(PostgresSession):
         if self._streaming:
             # Just closing the socket could overtake the last confirmation: the server handles CopyDone after it.
             self._streaming = False
-            self._stream.end_copy(FAREWELL_SECONDS)
+            self._stream.end_copy(CLOSE_SECONDS)
         super().close()
 
     def _open_table(self, start: LsnPosition, exported: str | None) -> LsnPosition:
@@ -276,7 +276,7 @@ class PostgresSource(PostgresSession):
 
     def _keepalive(self, frame: bytes) -> None:
         keepalive = decode_keepalive(frame)
-        self._feedback.heard(keepalive.wal_end)
+        self._feedback.note_log_end(keepalive.wal_end)
         self._transactions.idle(keepalive.wal_end, unix_ms(keepalive.send_time))
         if keepalive.reply_requested:
             self._urgent = True

@@ -246,10 +246,10 @@ def _require_logged(member: OutboxPartition, root: str) -> None:
         )
 
 
-def _entered(problem: str, meanwhile: str, first: str = "") -> PublicationBroken:
+def _entered(problem: str, cause: str, first: str = "") -> PublicationBroken:
     return PublicationBroken(
         problem,
-        why=f"Rows inserted while {meanwhile} are in the table, but not in the stream.",
+        why=f"Rows inserted while {cause} are in the table, but not in the stream.",
         remedy=f"{first}`tailrace recover plan FILE` compares the table with the topics, `recover apply` publishes "
         "what is missing, if anything is. To continue without it, start once with --adopt.",
     )
