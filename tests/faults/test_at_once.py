@@ -15,7 +15,7 @@ import pytest
 from confluent_kafka import TopicPartition
 from confluent_kafka.admin import AlterConfigOpType, ConfigEntry, ConfigResource, OffsetSpec
 
-from helpers.command import Tailrace, Output
+from helpers.command import Output, Tailrace
 from helpers.parking import good
 from helpers.recovery import goes_on, plan, ran_before, recover, right, slot_dropped, work
 from helpers.shop import Shop
