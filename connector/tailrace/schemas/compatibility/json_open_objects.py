@@ -127,7 +127,8 @@ class _Forbidder:
         if self._forbidden > MAX_FORBIDDEN:
             raise _Unclear
         for node in nodes if forbidden else ():
-            node["properties"] = {**dict.fromkeys(sorted(forbidden), False), **(node.get("properties") or {})}
+            # Draft 4 has no `false`.
+            node["properties"] = {**{name: {"not": {}} for name in sorted(forbidden)}, **(node.get("properties") or {})}
         for index, group in enumerate(groups):
             others = own.union(*(names for other, each in enumerate(in_groups) if other != index for names in each))
             for alternative in group:

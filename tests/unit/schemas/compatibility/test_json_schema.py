@@ -11,6 +11,7 @@ import pytest
 
 from tailrace.schemas.compatibility.document import Document, Problem
 from tailrace.schemas.compatibility.json_schema import json_problems
+from tailrace.schemas.json_schema import DRAFTS
 
 DRAFT_4 = "http://json-schema.org/draft-04/schema#"
 DRAFT_7 = "http://json-schema.org/draft-07/schema#"
@@ -290,6 +291,12 @@ def test_equivalent_schemas_are_compatible(old: Any, new: Any) -> None:
 )
 def test_a_problem_is_a_sentence(old: Any, new: Any, says: str) -> None:
     assert any(says in problem.what for problem in problems(old, new))
+
+
+@pytest.mark.parametrize("draft", DRAFTS)
+def test_an_optional_property_may_be_added_in_every_draft(draft: str) -> None:
+    old = {"$schema": draft, "type": "object", "properties": {"a": TEXT}}
+    assert problems(old, {**old, "properties": {"a": TEXT, "b": WHOLE}}) == ()
 
 
 def test_in_strict_mode_an_undeclared_property_may_have_any_type() -> None:
