@@ -207,6 +207,21 @@ def test_several_partitions_and_topics_are_read_at_once(kafka: KafkaBroker, opti
             )
 
 
+def test_records_fetched_for_an_abandoned_read_do_not_end_the_next_one(options: KafkaOptions, topic: str) -> None:
+    """The client has fetched records behind the position that the next read starts from."""
+    write(options, topic, *(f"v{number}" for number in range(500)))
+    with RangeReader(options, "test", stall_seconds=10.0, batch_records=10) as found:
+        for start in (100, 0, 499, 250, 0):
+            found.assign({(topic, 0): OffsetRange(0, 500)})
+            while found.position(topic, 0) < 200:
+                found.poll()
+            found.assign({(topic, 0): OffsetRange(start, 500)})
+            came = []
+            while found.waiting:
+                came += [message.offset() for message in found.poll()]
+            assert came == list(range(start, 500))
+
+
 def test_a_range_begins_with_the_first_record_of_a_time(options: KafkaOptions, topic: str) -> None:
     producer = Producer({"bootstrap.servers": options.bootstrap})
     now = time.time_ns() // 1_000_000

@@ -34,7 +34,7 @@ from tailrace.positions.base import Position
 from tailrace.wakeup import Wakeup
 
 COMMIT_TIMEOUT = 75.0
-"""Longer than a message's and a transaction's timeout: by then Kafka itself has decided."""
+"""Longer than the timeouts of a message and of a transaction: by then Kafka has committed or aborted it."""
 MARKER_SECONDS = 0.004
 """How long a broker takes to write the markers of a transaction, nearly always."""
 SMALL_BATCH = 1000
@@ -185,11 +185,11 @@ class Publisher:
     def _await_markers(self, batch: Batch) -> None:
         """Stays busy a moment longer after a small batch, while the next batch grows.
 
-        Kafka answers a commit before it has written its markers, and delays a transaction that begins meanwhile by
-        20 ms.
+        Kafka confirms a commit before it has written its markers, and delays a transaction that begins before that
+        by 20 ms.
         """
         if self._options.exactly_once and self._error is None and len(batch.records) < SMALL_BATCH:
-            self._wakeup.set()  # the position is stored: it can be confirmed meanwhile
+            self._wakeup.set()  # the position is stored and can already be confirmed to the source
             with self._turn:
                 self._turn.wait_for(lambda: self._closing, MARKER_SECONDS)
 
@@ -248,7 +248,7 @@ class Publisher:
                     produce(topic, value, key, ANY_PARTITION, None, None, at, headers)
                     break
                 except KafkaException as error:
-                    self._producer.poll(0)  # a transaction that must be aborted rejects records: which failed first?
+                    self._producer.poll(0)  # reports the record that failed first and made Kafka reject this one
                     self._rejections.add(error_of(error), topic, key, value)
                     raise
                 except BufferError:
@@ -305,7 +305,7 @@ class Publisher:
             try:
                 self._producer.abort_transaction(STEP_TIMEOUT)
             except KafkaException:
-                pass  # the next start ends it, or its timeout
+                pass  # the next start or the transaction's timeout aborts it
 
     def _why(self, error: KafkaError, topics: list[str]) -> TailraceError:
         """The cause of a failed batch: a failed record explains it better than the error of the commit."""
@@ -333,7 +333,7 @@ class Publisher:
         return self._out_of_time(why) if isinstance(why, Fenced) else why
 
     def _out_of_time(self, fenced: Fenced) -> TailraceError:
-        """Kafka also fences a producer whose transaction took too long, although nobody has taken over."""
+        """Kafka also fences a producer whose transaction took too long, although no other instance has taken over."""
         timeout_ms = float(self._options.settings.get("transaction.timeout.ms", TRANSACTION_TIMEOUT_MS))
         if time.monotonic() - self._began < timeout_ms / 1000:
             return fenced

@@ -27,9 +27,9 @@ POLL_SECONDS = 0.2
 
 
 class Cluster(NamedTuple):
-    """The brokers' number, and the partitions of each topic.
+    """The number of brokers, and the number of partitions of each topic.
 
-    `copies` has the fewest that a partition of a topic has, `leaderless` how many of its partitions nobody leads.
+    `copies`: the fewest replicas of any partition of a topic. `leaderless`: how many of its partitions have no leader.
     """
 
     brokers: int
@@ -39,7 +39,7 @@ class Cluster(NamedTuple):
 
 
 class TailedRecord(NamedTuple):
-    """A committed record. Headers as text; of several of one name, the last."""
+    """A committed record. Headers are text; of several with one name, the last."""
 
     topic: str
     partition: int
@@ -139,14 +139,14 @@ class TopicTail:
         while True:
             for message in self._consumer.consume(num_messages=500, timeout=POLL_SECONDS):
                 if (error := message.error()) is None:
-                    yield _seen(message)
+                    yield _tailed(message)
                 else:
                     self._handle_error(error, message.topic())
             if time.monotonic() - self._looked > DISCOVER_SECONDS:
                 try:
                     self._discover(beginning=True)
                 except KafkaUnavailable:
-                    pass  # Kafka may come back; known topics go on by themselves then
+                    pass  # the client goes on with known topics when Kafka is back
 
     def close(self) -> None:
         self._consumer.close()
@@ -161,20 +161,20 @@ class TopicTail:
                 for partition in topic.partitions
                 if (name, partition) not in self._assigned
             ]
-            for place in new:
-                # Asked for now, not when the first fetch happens: what is written from here on is shown.
-                place.offset = OFFSET_BEGINNING if beginning else self._end(place)
+            for each in new:
+                # Read the end now, not at the first fetch, so that everything written from here on is shown.
+                each.offset = OFFSET_BEGINNING if beginning else self._end(each)
             if new:
                 self._consumer.incremental_assign(new)
         except KafkaException as error:
             raise translate(error_of(error), "looking for topics") from None
         finally:
             self._looked = time.monotonic()
-        self._assigned |= {(place.topic, place.partition) for place in new}
+        self._assigned |= {(each.topic, each.partition) for each in new}
 
-    def _end(self, place: TopicPartition) -> int:
+    def _end(self, partition: TopicPartition) -> int:
         """The last stable offset: records of open transactions are shown later."""
-        return int(self._consumer.get_watermark_offsets(place, timeout=LOOK_TIMEOUT, cached=False)[1])
+        return int(self._consumer.get_watermark_offsets(partition, timeout=LOOK_TIMEOUT, cached=False)[1])
 
     def _handle_error(self, error: Any, topic: str | None) -> None:  # noqa: ANN401 - typed loosely by the driver
         if error.code() == KafkaError._PARTITION_EOF:
@@ -201,8 +201,8 @@ def topic_matcher(topics: set[str], template: str | None, never: set[str]) -> Ca
     return wanted
 
 
-def _seen(message: Message) -> TailedRecord:
-    found: Any = message  # its accessors are typed for what they take, not for what they give
+def _tailed(message: Message) -> TailedRecord:
+    found: Any = message  # the driver types its accessors wrongly
     headers = {name: (value or b"").decode(errors="backslashreplace") for name, value in found.headers() or []}
     return TailedRecord(
         found.topic(), found.partition(), found.offset(), found.timestamp()[1], found.key(), found.value(), headers

@@ -63,7 +63,7 @@ def heartbeat_value(instance: str, *, released: bool = False) -> bytes:
 
 
 def parse_owner(value: bytes | None) -> Owner | None:
-    """None if nobody owns the pipeline. An unknown format still names an instance."""
+    """None if no instance owns the pipeline. An unknown format still names an instance."""
     if not value or value == b"-":
         return None
     found = _object(value)
@@ -144,7 +144,7 @@ class OwnerWatch:
 
     @property
     def is_free(self) -> bool:
-        """Whether it is certain that nobody runs the pipeline: no owner, or the owner has left or ended."""
+        """Whether it is certain that no instance runs the pipeline: no owner, or the owner has left or ended."""
         return self.owner is None or self.is_released or has_ended(self.owner.process)
 
     @property

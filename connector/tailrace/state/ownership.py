@@ -3,7 +3,7 @@
 Kafka's fencing makes sure that only one instance publishes, but not which: an older one that merely retries, perhaps
 because its database was unavailable, would fence the one that took over from it. So an instance takes ownership once,
 at its first start, before it fences anyone. An instance that is fenced or retries reads who is the last owner: the
-owner goes on, all others end. In whatever order two instances do these steps, one of them is left.
+owner continues, all others end. In any order of these steps of two instances, exactly one continues.
 
 An ownership record is written once and never removed. That its instance has left, or is alive, is stored under another
 key, so that nothing an instance writes later can erase the record of its successor.
@@ -33,7 +33,7 @@ from tailrace.state.process_identity import this_process
 
 TAKE_TIMEOUT = 10.0
 RELEASE_TIMEOUT = 2.0
-"""Written on the way out, where nobody wants to wait."""
+"""Short, because it delays the end of the process."""
 HEARTBEAT_TIMEOUT_MS = 2000
 """A heartbeat that is not delivered by then is replaced by the next ones."""
 LEASE_SECONDS = 3.0

@@ -1,8 +1,8 @@
 """The position history: where a pipeline was at what time, and how far its topics reached. One entry a minute.
 
-An entry means: every event up to `position` lies before `offsets`. The history is a compacted topic that a separate
-producer writes while the pipeline runs. No entry is worth stopping for: a missing one only makes a point in time less
-exact. Rewinds and recoveries start from it.
+An entry means: every event up to `position` is published below `offsets`. The history is a compacted topic that a
+separate producer writes while the pipeline runs. A missing entry does not stop the pipeline: it only makes a point in
+time less exact. Rewinds and recoveries start from it.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Edits a payload in an editor: JSON is indented for reading, and made compact again afterwards.
 
 Only white space between JSON tokens changes. The spelling of numbers and the order of names stay: a payload is
-published byte for byte, and 1.10 must not become 1.1 because somebody corrected a name.
+published byte for byte, and 1.10 must not become 1.1 because a name was corrected.
 """
 
 from __future__ import annotations
