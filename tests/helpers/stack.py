@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Iterator
+from pathlib import Path
 
 import psycopg
 import pytest
@@ -89,3 +90,11 @@ def _slots_dropped(connection: psycopg.Connection[tuple[object, ...]], name: str
         except (psycopg.errors.ObjectInUse, psycopg.errors.UndefinedObject):
             pass  # a reader has started, or the slot was temporary; the next call checks again
     return not slots
+
+
+def is_dead(pid: int) -> bool:
+    """Returns whether a process is dead, reaped or not."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
+    except (FileNotFoundError, ProcessLookupError):
+        return True

@@ -22,6 +22,7 @@ import yaml
 from confluent_kafka import Message
 from pymongo import MongoClient
 
+from helpers.stack import is_dead
 from tailrace import cli
 from tailrace.testkit.demo import service
 from tailrace.testkit.demo.projection import TABLE, OrderSummaryProjection
@@ -87,14 +88,6 @@ def run() -> Iterator[Run]:
     shutil.rmtree(folder)
 
 
-def gone(pid: int) -> bool:
-    """Returns whether a process is dead, reaped or not."""
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
-    except (FileNotFoundError, ProcessLookupError):
-        return True
-
-
 def test_delivery_is_exactly_once_with_two_kills(run: Run) -> None:
     run.start("--json", "--seconds", "4", "--seed", "11", "--postgres", "18")
     assert run.ended() == 0, run.err
@@ -131,7 +124,7 @@ def test_ctrl_c_ends_everything(run: Run, moment: str) -> None:
     run.process.send_signal(signal.SIGINT)
     assert run.ended() == 130
     assert run.err == "interrupted\n"
-    wait_until(lambda: all(map(gone, pids)), what="the end of every process")
+    wait_until(lambda: all(map(is_dead, pids)), what="the end of every process")
     wait_until(lambda: not run.left_behind(), what="the end of every folder")
 
 
@@ -141,7 +134,7 @@ def test_nothing_is_left_after_sigkill(run: Run) -> None:
     run.says("on Kafka")
     pids = descendants(run.process.pid)
     run.process.kill()
-    wait_until(lambda: all(map(gone, pids)), what="the end of every process")
+    wait_until(lambda: all(map(is_dead, pids)), what="the end of every process")
     wait_until(lambda: not run.left_behind(), what="the end of every folder")
 
 
@@ -173,7 +166,7 @@ def test_keep_runs_until_ctrl_c(run: Run) -> None:
     pids = descendants(run.process.pid)
     run.process.send_signal(signal.SIGINT)
     assert run.ended() == 130
-    wait_until(lambda: all(map(gone, pids)), what="the end of every process")
+    wait_until(lambda: all(map(is_dead, pids)), what="the end of every process")
     assert run.left_behind() == []
 
 

@@ -27,6 +27,7 @@ from confluent_kafka.admin import (
     ResourceType,
 )
 
+from helpers.stack import is_dead
 from tailrace.testkit.stack import (
     KafkaBroker,
     PostgresServer,
@@ -63,16 +64,8 @@ with Stack(choice=ServerChoice.LOCAL, mongo=True) as stack:
 """
 
 
-def gone(pid: int) -> bool:
-    """Returns whether a process is dead, reaped or not."""
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
-    except (FileNotFoundError, ProcessLookupError):
-        return True
-
-
 def nothing_left(reported: dict[str, Any]) -> bool:
-    return all(map(gone, reported["pids"] + reported["reapers"])) and not any(
+    return all(map(is_dead, reported["pids"] + reported["reapers"])) and not any(
         Path(run_dir).exists() for run_dir in reported["run_dirs"]
     )
 
@@ -150,7 +143,7 @@ def test_postgres_restarts_with_its_data_on_the_same_port(own_postgres: Postgres
     with psycopg.connect(dsn) as connection:
         connection.execute("CREATE TABLE kept AS SELECT 42 AS answer")
     getattr(own_postgres, end)()
-    assert all(map(gone, pids))
+    assert all(map(is_dead, pids))
     assert not own_postgres.running
     with pytest.raises(psycopg.OperationalError):
         psycopg.connect(dsn)
@@ -250,7 +243,7 @@ def test_kafka_restarts_with_its_data_on_the_same_port(own_kafka: KafkaBroker, e
     produce(own_kafka.bootstrap, f"before_{end}")
     address, pid = own_kafka.bootstrap, own_kafka.pid
     getattr(own_kafka, end)()
-    assert gone(pid)
+    assert is_dead(pid)
     own_kafka.start()
     assert own_kafka.bootstrap == address
     assert f"before_{end}" in own_kafka.admin().list_topics(timeout=10).topics
@@ -422,13 +415,13 @@ def test_the_stack_command_starts_once_and_stops(tmp_path: Path) -> None:
         # One server dies: status reports it, and up starts a new stack.
         state = json.loads((tmp_path / "tailrace" / "stack.json").read_text())
         os.kill(state[0]["reaper"], signal.SIGKILL)
-        wait_until(lambda: gone(state[0]["reaper"]))
+        wait_until(lambda: is_dead(state[0]["reaper"]))
         half = tailrace("stack", "status", home=tmp_path)
         assert half.returncode == 1
         assert reported("up")["started"]
-        wait_until(lambda: gone(state[1]["reaper"]))
+        wait_until(lambda: is_dead(state[1]["reaper"]))
         state = json.loads((tmp_path / "tailrace" / "stack.json").read_text())
     finally:
         assert reported("down")["stopped"] == ["Postgres", "Kafka"]
-    assert all(gone(entry["reaper"]) and not Path(entry["run_dir"]).exists() for entry in state)
+    assert all(is_dead(entry["reaper"]) and not Path(entry["run_dir"]).exists() for entry in state)
     assert reported("down")["stopped"] == []

@@ -16,6 +16,7 @@ import pytest
 from pymongo import MongoClient, WriteConcern
 from pymongo.errors import AutoReconnect, OperationFailure, PyMongoError, ServerSelectionTimeoutError
 
+from helpers.stack import is_dead
 from tailrace.testkit.stack import (
     MongoReplicaSet,
     MongoServer,
@@ -57,14 +58,6 @@ def own_mongo() -> Iterator[MongoServer]:
 def guarded() -> Iterator[MongoServer]:
     with MongoServer(choice=ServerChoice.LOCAL, auth=True) as server:
         yield server
-
-
-def gone(pid: int) -> bool:
-    """Returns whether a process is dead, reaped or not."""
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
-    except (FileNotFoundError, ProcessLookupError):
-        return True
 
 
 def new_name() -> str:
@@ -136,7 +129,7 @@ class TestSingleMember:
             for value in range(100):
                 client[name].kept.insert_one({"value": value})
         getattr(own_mongo, end)()
-        assert gone(pid)
+        assert is_dead(pid)
         with impatient_client(uri) as client, pytest.raises(ServerSelectionTimeoutError):
             client.admin.command("ping")
         own_mongo.start()
@@ -333,13 +326,13 @@ class TestThreeMembers:
     def test_nothing_is_left_when_the_owner_is_killed(self) -> None:
         with subprocess.Popen([sys.executable, "-c", OWNER], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as owner:
             assert owner.stdout is not None
-            output = json.loads(owner.stdout.readline())
-            assert len(output["pids"]) == 6
-            assert not any(map(gone, output["pids"]))
+            found = json.loads(owner.stdout.readline())
+            assert len(found["pids"]) == 6
+            assert not any(map(is_dead, found["pids"]))
             owner.send_signal(signal.SIGKILL)
             wait_until(
                 lambda: (
-                    all(map(gone, output["pids"])) and not any(Path(folder).exists() for folder in output["run_dirs"])
+                    all(map(is_dead, found["pids"])) and not any(Path(folder).exists() for folder in found["run_dirs"])
                 ),
                 60,
                 what="the end of all members",
@@ -381,8 +374,8 @@ def test_the_stack_command_starts_mongodb_with_its_option(tmp_path: Path) -> Non
         assert stack_command("status")["up"]
         reapers = [entry["reaper"] for entry in json.loads((tmp_path / "tailrace" / "stack.json").read_text())]
         os.kill(reapers[2], signal.SIGKILL)
-        wait_until(lambda: gone(reapers[2]))
+        wait_until(lambda: is_dead(reapers[2]))
         assert [server["running"] for server in stack_command("status")["servers"]] == [True, True, False]
     finally:
         assert stack_command("down")["stopped"] == ["Postgres", "Kafka", "MongoDB"]
-    assert all(map(gone, reapers))
+    assert all(map(is_dead, reapers))

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from helpers.command import read_status, wait_for_state
 from helpers.shop import Shop
 from tailrace.check.health_postgres import NOISE_BYTES
 from tailrace.cli import main
@@ -21,28 +22,8 @@ Status = Callable[[], dict[str, Any]]
 
 @pytest.fixture
 def status(shop: Shop, capsys: pytest.CaptureFixture[str]) -> Status:
-    """Returns a function that runs the command once and checks that the exit code fits the state."""
-
-    def ask() -> dict[str, Any]:
-        with pytest.raises(SystemExit) as caught:
-            main(["status", str(shop.file), "--json"])
-        health: dict[str, Any] = json.loads(capsys.readouterr().out)
-        assert caught.value.code == (0 if health["state"] == "RUNNING" else 1)
-        return health
-
-    return ask
-
-
-def becomes(status: Status, state: str) -> dict[str, Any]:
-    """Waits for a state: the server needs a moment to notice that a session is gone."""
-    last: dict[str, Any] = {}
-
-    def reached() -> bool:
-        last.update(status())
-        return bool(last["state"] == state)
-
-    wait_until(reached, 60, what=f"{state}, but it is {last}")
-    return last
+    """Returns a function that runs `tailrace status` once."""
+    return lambda: read_status(shop.file, capsys)
 
 
 def test_never_started(status: Status) -> None:
@@ -53,7 +34,7 @@ def test_never_started(status: Status) -> None:
 
 def test_running_and_stopped(shop: Shop, status: Status) -> None:
     connector = shop.start()
-    health = becomes(status, "RUNNING")
+    health = wait_for_state(status, "RUNNING")
     assert health["announced"]["pid"] == connector.process.pid
     assert health["slot"]["active_pid"] is not None
     assert health["since_ms"] == health["announced"]["at_ms"]
@@ -65,9 +46,9 @@ def test_running_and_stopped(shop: Shop, status: Status) -> None:
 
 def test_killed(shop: Shop, status: Status) -> None:
     connector = shop.start()
-    becomes(status, "RUNNING")
+    wait_for_state(status, "RUNNING")
     connector.kill()
-    health = becomes(status, "NOT RUNNING")
+    health = wait_for_state(status, "NOT RUNNING")
     assert health["announced"]["state"] == "RUNNING"
     assert "the slot is not in use" in health["detail"]
     assert "at most" in health["detail"]
@@ -75,15 +56,12 @@ def test_killed(shop: Shop, status: Status) -> None:
 
 def test_killed_on_a_server_that_reports_since_when(shop18: Shop, capsys: pytest.CaptureFixture[str]) -> None:
     def ask() -> dict[str, Any]:
-        with pytest.raises(SystemExit):
-            main(["status", str(shop18.file), "--json"])
-        found: dict[str, Any] = json.loads(capsys.readouterr().out)
-        return found
+        return read_status(shop18.file, capsys)
 
     connector = shop18.start()
-    becomes(ask, "RUNNING")
+    wait_for_state(ask, "RUNNING")
     connector.kill()
-    found = becomes(ask, "NOT RUNNING")
+    found = wait_for_state(ask, "NOT RUNNING")
     assert found["since_ms"] >= found["announced"]["at_ms"]
 
 
@@ -139,7 +117,7 @@ def test_the_lag_grows_while_it_is_down_and_then_disappears(shop: Shop, status: 
 
 def test_postgres_is_unavailable(shop: Shop, status: Status) -> None:
     shop.start()
-    becomes(status, "RUNNING")
+    wait_for_state(status, "RUNNING")
     shop.configure(source={"postgres": "postgresql://tailrace@127.0.0.1:1/shop"})
     health = status()
     assert (health["state"], list(health["away"])) == ("UNKNOWN", ["postgres"])

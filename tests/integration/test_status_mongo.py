@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from helpers.command import read_status, wait_for_state
 from helpers.users import Users, close_users, open_users
 from tailrace.cli import main
 from tailrace.outbox.mongosh import user_commands
@@ -19,30 +20,10 @@ PASSWORD = "status-s3cret"
 Status = Callable[[], dict[str, Any]]
 
 
-def ask(users: Users, capsys: pytest.CaptureFixture[str]) -> dict[str, Any]:
-    with pytest.raises(SystemExit) as caught:
-        main(["status", str(users.file), "--json"])
-    health: dict[str, Any] = json.loads(capsys.readouterr().out)
-    assert caught.value.code == (0 if health["state"] == "RUNNING" else 1)
-    return health
-
-
 @pytest.fixture
 def status(users: Users, capsys: pytest.CaptureFixture[str]) -> Status:
-    """Returns a function that runs the command once and checks that the exit code fits the state."""
-    return lambda: ask(users, capsys)
-
-
-def becomes(status: Status, state: str) -> dict[str, Any]:
-    """Waits for a state: the server needs a moment to notice that a session is gone."""
-    last: dict[str, Any] = {}
-
-    def reached() -> bool:
-        last.update(status())
-        return bool(last["state"] == state)
-
-    wait_until(reached, 60, what=f"{state}, but it is {last}")
-    return last
+    """Returns a function that runs `tailrace status` once."""
+    return lambda: read_status(users.file, capsys)
 
 
 def test_never_started(status: Status) -> None:
@@ -54,7 +35,7 @@ def test_never_started(status: Status) -> None:
 
 def test_running_and_stopped(users: Users, status: Status) -> None:
     connector = users.start()
-    health = becomes(status, "RUNNING")
+    health = wait_for_state(status, "RUNNING")
     assert health["announced"]["pid"] == connector.process.pid
     assert health["since_ms"] == health["announced"]["at_ms"]
     assert health["position"] is not None
@@ -69,9 +50,9 @@ def test_running_and_stopped(users: Users, status: Status) -> None:
 def test_killed(users: Users, status: Status) -> None:
     """The cursor stays on the server for minutes, without a session."""
     connector = users.start()
-    becomes(status, "RUNNING")
+    wait_for_state(status, "RUNNING")
     connector.kill()
-    health = becomes(status, "NOT RUNNING")
+    health = wait_for_state(status, "NOT RUNNING")
     assert health["announced"]["state"] == "RUNNING"
     assert "no session of the connector, for " in health["detail"]
     assert "at most" in health["detail"]
@@ -79,13 +60,13 @@ def test_killed(users: Users, status: Status) -> None:
 
 def test_a_session_of_another_pipeline_is_not_this_one(users: Users, status: Status) -> None:
     connector = users.start()
-    becomes(status, "RUNNING")
+    wait_for_state(status, "RUNNING")
     users.configure(pipeline=f"{users.name}x", kafka={"dead_letter_topic": f"{users.name}x.dead-letters"})
     assert status()["state"] == "NEVER STARTED"
     users.start()
     connector.kill()
     users.configure(pipeline=users.name)
-    becomes(status, "NOT RUNNING")
+    wait_for_state(status, "NOT RUNNING")
 
 
 def test_failed(users: Users, status: Status) -> None:
@@ -137,7 +118,7 @@ def test_the_lag_is_the_age_of_the_first_unread_event(users: Users, status: Stat
 def test_an_idle_pipeline_on_an_idle_server_has_no_lag(users: Users, status: Status) -> None:
     """Neither a position that is seconds old nor the server's no-ops every 10 s are a lag."""
     users.start()
-    becomes(status, "RUNNING")
+    wait_for_state(status, "RUNNING")
     began = status()["position"]
     moved = 0
 
@@ -154,7 +135,7 @@ def test_an_idle_pipeline_on_an_idle_server_has_no_lag(users: Users, status: Sta
 
 def test_mongo_is_unavailable(users: Users, status: Status) -> None:
     users.start()
-    becomes(status, "RUNNING")
+    wait_for_state(status, "RUNNING")
     users.configure(source={"mongo": "mongodb://127.0.0.1:1/", "link_timeout": 1})
     health = status()
     assert (health["state"], list(health["away"])) == ("UNKNOWN", ["mongo"])
@@ -202,14 +183,14 @@ def test_a_user_who_may_not_see_sessions(
 ) -> None:
     users = open_users(guarded, kafka, tmp_path)
     connector = users.start()
-    becomes(lambda: ask(users, capsys), "RUNNING")
+    wait_for_state(lambda: read_status(users.file, capsys), "RUNNING")
     refuse = {"failCommands": ["aggregate"], "errorCode": 13, "appName": f"tailrace {users.name} (observer)"}
     for state, expected in (("RUNNING", "UNKNOWN"), ("STOPPED", "STOPPED")):
         if state == "STOPPED":
             assert connector.stop() == 0
         with guarded.client() as client:
             client.admin.command("configureFailPoint", "failCommand", mode={"times": 1}, data=refuse)
-        health = ask(users, capsys)
+        health = read_status(users.file, capsys)
         assert (health["state"], health["announced"]["state"], health["away"]) == (expected, state, {})
     close_users(users)
 
@@ -225,13 +206,13 @@ def test_a_user_with_the_fewest_privileges_sees_its_own_sessions(
     mine, others = (guarded.create_user(name, PASSWORD, [f"role_{users.name}"]) for name in names)
     users.configure(source={"mongo": mine})
     connector = users.start()
-    health = becomes(lambda: ask(users, capsys), "RUNNING")
+    health = wait_for_state(lambda: read_status(users.file, capsys), "RUNNING")
     assert health["lag_seconds"] == 0
     assert health["oplog"] == {"reaches_back": True, "window_seconds": None, "room_seconds": None, "full": None}
     connector.kill()
-    becomes(lambda: ask(users, capsys), "NOT RUNNING")
+    wait_for_state(lambda: read_status(users.file, capsys), "NOT RUNNING")
     # Sessions of other users are not shown, so status with another user than the connector's does not see it.
     connector = users.start()
     users.configure(source={"mongo": others})
-    assert ask(users, capsys)["state"] == "NOT RUNNING"
+    assert read_status(users.file, capsys)["state"] == "NOT RUNNING"
     close_users(users)
