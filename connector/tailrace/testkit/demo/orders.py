@@ -20,7 +20,7 @@ from tailrace.testkit.stack import KafkaBroker, PostgresServer, wait_until
 from tailrace.testkit.workload.orders import SHOP_DDL, OrdersWriter, ids_in_table
 from tailrace.testkit.workload.writer import Mix, WorkloadWriter
 
-_PIPELINE = """\
+_SOURCE = """\
 # The orders' pipeline: one outbox table in Postgres to Kafka, exactly once and in order.
 pipeline: {pipeline}
 
@@ -31,14 +31,6 @@ source:
 outbox:
   layout: debezium          # columns id, aggregatetype, aggregateid, type, payload
   columns: {{timestamp: created_at}}
-
-schemas: {{folder: schemas}}  # every payload is validated; invalid events become dead letters
-topics: {{folder: topics}}    # which events go to which topic
-
-kafka:
-  bootstrap: {bootstrap}
-  dead_letter_topic: {letters}
-  offsets_topic: {offsets}
 """
 
 
@@ -77,14 +69,8 @@ class Orders(Service):
             wait_until(dropped, STOP_TIMEOUT, what=f"the end of the slot {self.slot}")
             connection.execute(f'DROP DATABASE IF EXISTS "{self.database}" WITH (FORCE)')
 
-    def pipeline_text(self) -> str:
-        return _PIPELINE.format(
-            pipeline=self.pipeline,
-            url=json.dumps(self.url),
-            bootstrap=self.bootstrap,
-            letters=self.dead_letters,
-            offsets=self.offsets,
-        )
+    def source_text(self) -> str:
+        return _SOURCE.format(pipeline=self.pipeline, url=json.dumps(self.url))
 
     def writer(self, *, seed: int, keys: int, mix: Mix) -> WorkloadWriter:
         return OrdersWriter(self.dsn, seed=seed, keys=keys, mix=mix)

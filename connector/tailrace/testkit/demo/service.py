@@ -28,6 +28,16 @@ KEYS = 200
 MIX = Mix(rollback=0.1, invalid=0.02)
 RECENT_DELIVERIES = 300
 
+_SHARED_SETTINGS = """
+schemas: {{folder: schemas}}  # every payload is validated; invalid events become dead letters
+topics: {{folder: topics}}    # which events go to which topic
+
+kafka:
+  bootstrap: {bootstrap}
+  dead_letter_topic: {dead_letters}
+  offsets_topic: {offsets}
+"""
+
 
 class Service(ABC):
     """The names of a service; `prepare` creates its database and files, `remove` removes them."""
@@ -79,8 +89,13 @@ class Service(ABC):
         """Removes them."""
 
     @abstractmethod
+    def source_text(self) -> str:
+        """Returns the first part of the pipeline file: name, source and outbox."""
+
     def pipeline_text(self) -> str:
         """Returns the text of the pipeline file."""
+        shared = _SHARED_SETTINGS.format(bootstrap=self.bootstrap, dead_letters=self.dead_letters, offsets=self.offsets)
+        return self.source_text() + shared
 
     @abstractmethod
     def writer(self, *, seed: int, keys: int, mix: Mix) -> WorkloadWriter: ...

@@ -12,7 +12,7 @@ from tailrace.testkit.stack import KafkaBroker, MongoServer
 from tailrace.testkit.workload.users import UsersWriter, create_users, ids_in_collection
 from tailrace.testkit.workload.writer import Mix, WorkloadWriter
 
-_PIPELINE = """\
+_SOURCE = """\
 # The users' pipeline: one outbox collection in MongoDB to Kafka, exactly once and in order.
 pipeline: {pipeline}
 
@@ -22,14 +22,6 @@ source:
 
 outbox:
   layout: document          # fields event_id, event_type, entity_type, partition_key, payload, topic, created_at
-
-schemas: {{folder: schemas}}  # every payload is validated; invalid events become dead letters
-topics: {{folder: topics}}    # which events go to which topic
-
-kafka:
-  bootstrap: {bootstrap}
-  dead_letter_topic: {letters}
-  offsets_topic: {offsets}
 """
 
 
@@ -52,15 +44,8 @@ class Users(Service):
         with self._mongo.client() as client:
             client.drop_database(self.database)
 
-    def pipeline_text(self) -> str:
-        return _PIPELINE.format(
-            pipeline=self.pipeline,
-            uri=json.dumps(self.uri),
-            outbox=self.outbox,
-            bootstrap=self.bootstrap,
-            letters=self.dead_letters,
-            offsets=self.offsets,
-        )
+    def source_text(self) -> str:
+        return _SOURCE.format(pipeline=self.pipeline, uri=json.dumps(self.uri), outbox=self.outbox)
 
     def writer(self, *, seed: int, keys: int, mix: Mix) -> WorkloadWriter:
         return UsersWriter(self.uri, self.database, topic=self.topic, seed=seed, keys=keys, mix=mix)
