@@ -23,7 +23,7 @@ def compile_schema(document: Any, **named: Any) -> CompiledAvroSchema:
 
 
 def read(document: Any, data: bytes) -> Any:
-    """By another's hand; nothing may be left over."""
+    """Reads the bytes with fastavro; none may be left over."""
     source = io.BytesIO(data)
     value = fastavro.schemaless_reader(source, document, None)
     assert source.read() == b""

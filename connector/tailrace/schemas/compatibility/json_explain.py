@@ -220,7 +220,7 @@ class ProblemFinder:
                 yield from self._below(node.child(keyword), _inner(wrap, partial(_branch, condition, keyword)))
 
     def _whole(self, node: Subschema, value: Json, wrap: Wrap, keyword: str) -> Iterator[tuple[str, str]]:
-        """A keyword that only makes sense together with those beside it."""
+        """A keyword that only makes sense together with others of the same schema."""
         alone: dict[str, Json] = {keyword: self._reading.reference(node.child(keyword))}
         if keyword == "contains":
             alone |= {each: node.schema[each] for each in _CONTAINS[1:] if each in node.schema}
