@@ -92,7 +92,7 @@ def test_topics_are_planned_then_created_and_then_as_declared(place: Place, kafk
         [("create", name, "") for name in ("billing-letters", "offsets", "orders-letters", "sales")],
     )
     refused = run("topics", "apply", file, other)
-    assert (refused.code, "add --yes" in refused.err) == (2, True)
+    assert (refused.code, "give --yes" in refused.err) == (2, True)
     assert topic not in kafka.admin().list_topics(timeout=10).topics, "nothing is made without a yes"
     applied = run("topics", "apply", file, other, "--yes")
     assert applied.code == 0, applied
