@@ -239,7 +239,7 @@ def test_a_recovery_that_is_fenced_when_a_record_was_refused(shop: Shop) -> None
     publisher = wiring.publisher(wiring.admin(), Wakeup(), lambda *_: None)
 
     def begun() -> None:
-        Ownership(wiring.kafka, "another").make()
+        Ownership(wiring.kafka, "another").take()
         publisher.open()
 
     ends_with(Fenced, shop, Slow, in_between=begun, before_handling=True)
@@ -271,7 +271,7 @@ def test_a_fenced_recovery_leaves_the_other_slot_alone(shop: Shop, monkeypatch: 
         if rows == 1:
             shop.execute("SELECT pg_drop_replication_slot(%s)", shop.slot)
 
-    ends_with(SlotMissing, shop, looked=dropped)
+    ends_with(SlotMissing, shop, on_progress=dropped)
     assert plan(shop)["unfinished"]
     assert recover(shop, "apply", "--yes").returncode == 0
     goes_on(shop)
