@@ -94,7 +94,7 @@ def test_the_fields_of_a_dead_letter() -> None:
     assert (found.reason, found.explanation, found.remedy) == (
         "max_retries_exceeded", "ValueError: no such order.", "Fix the handler.",
     )  # fmt: skip
-    assert (found.consumer, found.place, found.topic) == ("order-summary", "orders[3]@42", "orders")
+    assert (found.consumer, found.read_from, found.topic) == ("order-summary", "orders[3]@42", "orders")
     assert (found.event_id, found.type, found.position, found.committed_ms) == ("e-1", "Placed", "0/1:0", 1700)
     assert not found.is_row
 
@@ -133,7 +133,7 @@ def test_any_event_reads_back_the_same(subject: Event, failure: Failure) -> None
     record = found.record()
     assert (record.topic, record.value, record.key) == (subject.partition.topic, subject.value, subject.key)
     assert record.headers == list(subject.headers)
-    assert (found.consumer, found.reason, found.place) == ("order-summary", failure.reason.value, subject.location)
+    assert (found.consumer, found.reason, found.read_from) == ("order-summary", failure.reason.value, subject.location)
     assert found.position == (subject.position or subject.location)
 
 
