@@ -51,9 +51,9 @@ def dlq(shop: Shop, *arguments: str, kill: str = "") -> tuple[int, list[dict[str
 
 
 def open_letters(shop: Shop) -> list[dict[str, Any]]:
-    code, told = dlq(shop, "list")
-    assert code == 0, told
-    found: list[dict[str, Any]] = told[0]["letters"]
+    code, reported = dlq(shop, "list")
+    assert code == 0, reported
+    found: list[dict[str, Any]] = reported[0]["letters"]
     return found
 
 
@@ -93,14 +93,14 @@ def test_a_redrive_killed_in_its_second_batch_publishes_each_event_once(shop: Sh
     code, _ = dlq(shop, "redrive", "--all-open", "--yes", kill=f"{point}:2")
     assert code == -9
     newer = shop.insert(VALID, kind="OrderChanged")
-    code, told = dlq(shop, "redrive", "--all-open", "--yes")
-    assert code == 0, told
-    assert told[-1] == {"summary": {"redriven": 10 - resolved}}
+    code, reported = dlq(shop, "redrive", "--all-open", "--yes")
+    assert code == 0, reported
+    assert reported[-1] == {"summary": {"redriven": 10 - resolved}}
     wait_until(lambda: newer in times_published(shop), 60, what="the event of the pipeline")
     assert times_published(shop) == Counter([*events, newer])
     assert open_letters(shop) == []
-    code, told = dlq(shop, "list", "--all")
-    assert {each["event_id"]: each["state"] for each in told[0]["letters"]} == dict.fromkeys(events, "redriven")
+    code, reported = dlq(shop, "list", "--all")
+    assert {each["event_id"]: each["state"] for each in reported[0]["letters"]} == dict.fromkeys(events, "redriven")
     assert dlq(shop, "redrive", "--all-open", "--yes") == (0, [{"summary": {}}])
     assert connector.running
     assert "Fenced" not in connector.log
@@ -169,8 +169,8 @@ def test_dead_letters_stay_open_if_their_topic_rejects_them(shop: Shop) -> None:
     shop.start()
     events = dead_letter_events(shop, 3)
     with read_only(shop, shop.topic):
-        code, told = dlq(shop, "redrive", "--all-open", "--yes")
-        assert (code, told[-1]["error"]) == (3, "TopicRefused")
+        code, reported = dlq(shop, "redrive", "--all-open", "--yes")
+        assert (code, reported[-1]["error"]) == (3, "TopicRefused")
         assert len(open_letters(shop)) == 3
     assert dlq(shop, "redrive", "--all-open", "--yes")[0] == 0
     assert times_published(shop) == Counter(events)
@@ -181,8 +181,8 @@ def test_marks_that_cannot_be_written_publish_nothing(shop: Shop, make_topic: Ca
     events = dead_letter_events(shop, 2)
     make_topic(f"{shop.letters}.marks", cleanup_policy="compact")
     with read_only(shop, f"{shop.letters}.marks"):
-        code, told = dlq(shop, "redrive", "--all-open", "--yes")
-        assert (code, told[-1]["error"]) == (3, "TopicRefused")
+        code, reported = dlq(shop, "redrive", "--all-open", "--yes")
+        assert (code, reported[-1]["error"]) == (3, "TopicRefused")
         assert times_published(shop) == Counter()
     assert dlq(shop, "redrive", "--all-open", "--yes")[0] == 0
     assert times_published(shop) == Counter(events)
@@ -198,8 +198,8 @@ def test_one_letter_that_its_topic_does_not_take_does_not_hold_the_others_up(sho
     spec["config"] = {"max.message.bytes": 20_000}
     (shop.folder / "topics" / "orders.yaml").write_text(json.dumps(spec))
     wait_until(lambda: shop.topic not in admin.list_topics(timeout=10).topics, 60, what="the end of the topic")
-    code, told = dlq(shop, "redrive", "--all-open", "--yes")
-    assert (code, told[-1]) == (1, {"summary": {"redriven": 3, "failed": 1}})
+    code, reported = dlq(shop, "redrive", "--all-open", "--yes")
+    assert (code, reported[-1]) == (1, {"summary": {"redriven": 3, "failed": 1}})
     assert times_published(shop) == Counter(events)
     assert [each["event_id"] for each in open_letters(shop)] == [large]
 

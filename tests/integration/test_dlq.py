@@ -173,12 +173,12 @@ def test_dead_letters_are_redriven_while_the_pipeline_runs(shop: Shop, dlq: Dlq)
         letter = before[event]
         assert message.value() == INVALID.encode()
         assert message.key() == letter["key"].encode()
-        told = headers_of(message)
-        assert told["position"] == letter["position"]
-        assert (told["type"], told["tailrace.redriven"]) == ("OrderPlaced", letter["id"])
-        assert message.timestamp()[1] == int(told["timestamp"])
-        assert "created_at" in told
-        assert not [name for name in told if name.startswith(("__connect", "kafka_dlt", "tailrace.reason"))]
+        reported = headers_of(message)
+        assert reported["position"] == letter["position"]
+        assert (reported["type"], reported["tailrace.redriven"]) == ("OrderPlaced", letter["id"])
+        assert message.timestamp()[1] == int(reported["timestamp"])
+        assert "created_at" in reported
+        assert not [name for name in reported if name.startswith(("__connect", "kafka_dlt", "tailrace.reason"))]
     assert letters(dlq) == []
     marks = [each["mark"] for each in letters(dlq, "--all")]
     assert {(mark["action"], mark["why"], mark["topic"], mark["edited"]) for mark in marks} == {
@@ -228,8 +228,12 @@ def test_an_unreadable_row_is_corrected_and_redriven(shop: Shop, dlq: Dlq, tmp_p
     dlq("redrive", letter["id"], "--payload", str(file), "--yes")
     message = published(shop)[event]
     assert (message.key(), message.value()) == (b"row-1", VALID.encode())
-    told = headers_of(message)
-    assert (told["type"], told["tailrace.edited"], told["position"]) == ("OrderPlaced", "true", letter["position"])
+    reported = headers_of(message)
+    assert (reported["type"], reported["tailrace.edited"], reported["position"]) == (
+        "OrderPlaced",
+        "true",
+        letter["position"],
+    )
     assert letters(dlq) == []
 
 
@@ -294,8 +298,8 @@ def test_discarding_checks_the_given_key(shop: Shop, dlq: Dlq) -> None:
     dlq("discard", "--key", "b", "--why", "test data", "--yes")
     assert [each["id"] for each in letters(dlq)] == [third["id"]]
     allow_any_amount(shop)
-    told = dlq("redrive", first["id"], third["id"], "--yes")
-    assert [each.get("outcome") for each in told] == ["skipped", "redriven", None]
+    reported = dlq("redrive", first["id"], third["id"], "--yes")
+    assert [each.get("outcome") for each in reported] == ["skipped", "redriven", None]
     assert set(published(shop)) == {events[2]}
     states = {each["id"]: each["state"] for each in letters(dlq, "--all")}
     assert states == {first["id"]: "discarded", second["id"]: "discarded", third["id"]: "redriven"}

@@ -171,8 +171,8 @@ def test_copies_of_a_dead_letter_count_as_one(summary: Summary) -> None:
 
 def test_redriving_one_copy_resolves_all(summary: Summary) -> None:
     summary.dead_letter(summary.event(1), summary.event(1), summary.event(1))
-    told = summary.dlq("redrive", "0-1", "0-2", "--yes")
-    assert told[-1]["summary"] == {"redriven": 1, "skipped": 1}
+    reported = summary.dlq("redrive", "0-1", "0-2", "--yes")
+    assert reported[-1]["summary"] == {"redriven": 1, "skipped": 1}
     assert len(summary.published()) == 1
     assert summary.listed() == []
     (first,) = summary.listed("--all")
@@ -279,8 +279,8 @@ def test_watch_prints_dead_letters_and_resolutions(summary: Summary, tmp_path: P
     finally:
         process.kill()
         process.wait()
-    told, mark = (json.loads(line) for line in out.read_text().splitlines())
-    assert (told["letter"]["event_id"], told["letter"]["consumer"]) == ("e-1", "summary")
+    reported, mark = (json.loads(line) for line in out.read_text().splitlines())
+    assert (reported["letter"]["event_id"], reported["letter"]["consumer"]) == ("e-1", "summary")
     assert (mark["mark"]["id"], mark["mark"]["action"]) == ("0-0", "discarded")
 
 

@@ -40,8 +40,8 @@ def run(capsys: pytest.CaptureFixture[str]) -> Run:
     def run(*arguments: object) -> Told:
         with pytest.raises(SystemExit) as caught:
             main([str(argument) for argument in arguments])
-        told = capsys.readouterr()
-        return Told(caught.value.code, told.out, told.err)
+        reported = capsys.readouterr()
+        return Told(caught.value.code, reported.out, reported.err)
 
     return run
 
@@ -118,8 +118,8 @@ def test_apply_asks_for_confirmation_on_a_terminal(
     file = place.pipeline()
     topic = place.topic("sales", "match: {type: A}")
     monkeypatch.setattr("sys.stdin", Terminal(f"{answer}\n"))
-    told = run("topics", "apply", file)
-    assert (told.code, "Make 3 changes?" in told.out) == (code, True), told
+    reported = run("topics", "apply", file)
+    assert (reported.code, "Make 3 changes?" in reported.out) == (code, True), reported
     assert (topic in kafka.admin().list_topics(timeout=10).topics) is (answer == "y")
 
 
@@ -165,7 +165,7 @@ def test_partitions_grow_only_on_request_and_never_shrink(place: Place, kafka: K
 
 @pytest.mark.parametrize("there", [False, True])
 @pytest.mark.parametrize(
-    ("lines", "line", "told"),
+    ("lines", "line", "reported"),
     [
         (["config:", "  retention.ms: 1000", "  segment.bytes: soon"], 5, "segment.bytes = soon"),
         (["config:", "  retention.ms: 1000", "  retension.ms: 1"], 5, "retension.ms = 1"),
@@ -173,20 +173,20 @@ def test_partitions_grow_only_on_request_and_never_shrink(place: Place, kafka: K
     ],
 )
 def test_a_setting_that_the_broker_rejects_is_reported_with_its_line(
-    place: Place, run: Run, lines: list[str], line: int, told: str, there: bool
+    place: Place, run: Run, lines: list[str], line: int, reported: str, there: bool
 ) -> None:
     file = place.pipeline()
     if there:
         place.topic("sales", "match: {type: A}")
         assert run("topics", "apply", file, "--yes").code == 0
     topic = place.topic("sales", "match: {type: A}", *lines)
-    if there and told == "replication":
+    if there and reported == "replication":
         assert run("topics", "plan", file).code == 1, "of a topic that exists it is not even tried"
         return
     for arguments in (("plan", file), ("apply", file, "--yes")):
         refused = run("topics", *arguments)
         assert refused.code == 2, refused
-        assert f"sales.yaml:{line}: Kafka rejects {told} for {topic}" in refused.err
+        assert f"sales.yaml:{line}: Kafka rejects {reported} for {topic}" in refused.err
 
 
 def test_keys_go_to_the_partition_that_explain_names(place: Place, kafka: KafkaBroker, run: Run) -> None:
@@ -215,9 +215,9 @@ def test_keys_go_to_the_partition_that_explain_names(place: Place, kafka: KafkaB
     # When reading, the client library returns None for an empty key.
     assert landed.pop(None if None in landed else b"") == partition_of(b"", 7)
     assert landed == {key: partition_of(key, 7) for key in keys if key}
-    told = json.loads(run("route", "explain", file, "--type", "A", "--key", "schlüssel", "--json").out)
-    assert told["partition"] == landed["schlüssel".encode()]
-    assert "in Kafka" in told["partitions"]
+    reported = json.loads(run("route", "explain", file, "--type", "A", "--key", "schlüssel", "--json").out)
+    assert reported["partition"] == landed["schlüssel".encode()]
+    assert "in Kafka" in reported["partitions"]
 
 
 def test_route_explain_needs_no_server(tmp_path: Path, run: Run) -> None:
@@ -226,11 +226,11 @@ def test_route_explain_needs_no_server(tmp_path: Path, run: Run) -> None:
     place.topic("stock", "match: {subject: ['rwa.stock.*']}", "key: tenant", "partitions: 3", "priority: 5")
     place.topic("rest", 'match: "*"')
     goods = ["--type", "Moved", "--subject", "rwa.stock.moved"]
-    told = run("route", "explain", file, *goods, "--column", "tenant=eu-1", "--key", "k")
-    assert told.code == 0, told
-    assert f"the rule of {place.name}.stock" in told.out
-    assert "eu-1, from column tenant" in told.out
-    assert f"partition  {partition_of(b'eu-1', 3)} (of 3 partitions, as declared)" in told.out
+    reported = run("route", "explain", file, *goods, "--column", "tenant=eu-1", "--key", "k")
+    assert reported.code == 0, reported
+    assert f"the rule of {place.name}.stock" in reported.out
+    assert "eu-1, from column tenant" in reported.out
+    assert f"partition  {partition_of(b'eu-1', 3)} (of 3 partitions, as declared)" in reported.out
     passed = json.loads(run("route", "explain", file, "--type", "Moved", "--key", "k", "--offline", "--json").out)
     assert passed["topic"] == f"{place.name}.rest"
     assert [(one["matched"], one["wins"]) for one in passed["tried"]] == [(False, False), (True, True)]
@@ -242,5 +242,5 @@ def test_route_explain_needs_no_server(tmp_path: Path, run: Run) -> None:
 
 
 def test_an_unavailable_cluster_is_an_error(tmp_path: Path, run: Run) -> None:
-    told = run("topics", "plan", Place(tmp_path, "127.0.0.1:1").pipeline())
-    assert (told.code, "KafkaUnavailable" in told.err) == (3, True)
+    reported = run("topics", "plan", Place(tmp_path, "127.0.0.1:1").pipeline())
+    assert (reported.code, "KafkaUnavailable" in reported.err) == (3, True)

@@ -13,7 +13,7 @@ BOOK = ExpectedContent("a book", "title: Emma", "Buy one.", "Write one.", "Begin
 
 
 @pytest.mark.parametrize(
-    ("text", "told", "remedy"),
+    ("text", "reported", "remedy"),
     [
         (None, "does not exist", "Buy one."),
         ("", "is empty", "Write one."),
@@ -22,11 +22,11 @@ BOOK = ExpectedContent("a book", "title: Emma", "Buy one.", "Write one.", "Begin
         ("[" * 10_000, "nested too deeply", "Reduce the nesting"),
     ],
 )
-def test_errors_name_the_expected_content(tmp_path: Path, text: str | None, told: str, remedy: str) -> None:
+def test_errors_name_the_expected_content(tmp_path: Path, text: str | None, reported: str, remedy: str) -> None:
     file = tmp_path / "book.yaml"
     if text is not None:
         file.write_text(text)
-    with pytest.raises(ConfigError, match=told) as caught:
+    with pytest.raises(ConfigError, match=reported) as caught:
         read_document(file, BOOK)
     assert remedy in caught.value.remedy
 

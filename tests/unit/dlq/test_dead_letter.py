@@ -15,7 +15,7 @@ from tailrace.event import Column, Headers, OutboxEvent, Record, Row
 from tailrace.outbox.layouts import DEBEZIUM, Layout
 
 ROW = Row((Column("id", 2950), Column("payload", 17), Column("note", 25)), (b"e", b"\\xff", None), "0/1:0", 1700)
-REJECTED = Rejected(Reason.SCHEMA_VALIDATION_FAILED, "$.a: expected string, got 1.", remedy="Mend it.")
+REJECTED = Rejected(Reason.SCHEMA_VALIDATION_FAILED, "$.a: expected string, got 1.", remedy="Fix it.")
 
 
 def event(
@@ -66,7 +66,7 @@ def test_invalid_ids_are_rejected(text: str) -> None:
 def test_reason_explanation_and_remedy_are_read() -> None:
     found = letter(event())
     assert (found.reason, found.explanation) == ("schema_validation_failed", "$.a: expected string, got 1.")
-    assert found.remedy == "Mend it."
+    assert found.remedy == "Fix it."
     assert (found.event_id, found.type, found.topic, found.position) == ("e-1", "Placed", "orders", "0/1:0")
     assert (found.kind, found.key_text, found.committed_ms) == ("original", "k", 1700)
 

@@ -15,7 +15,7 @@ from tailrace.errors import Reason, Rejected
 from tailrace.event import Column, Headers, OutboxEvent, Record, Row
 
 ROW = Row((Column("id", 25), Column("payload", 17), Column("note", 25)), (b"e", b"\xff\0", None), "0/1:0", 1700)
-REJECTED = Rejected(Reason.SCHEMA_VALIDATION_FAILED, "$.a: expected string, got 1.", remedy="Mend it.")
+REJECTED = Rejected(Reason.SCHEMA_VALIDATION_FAILED, "$.a: expected string, got 1.", remedy="Fix it.")
 
 
 def event(payload: bytes | None = b'{"a":1}', key: bytes | None = b"k", extra: Headers | None = None) -> OutboxEvent:
@@ -45,7 +45,7 @@ def test_a_dead_letter_contains_the_original_and_its_origin() -> None:
     assert (record.topic, record.value, record.key, record.timestamp) == ("dlq", b'{"a":1}', b"k", 1700)
     expected = {
         "tailrace.reason": "schema_validation_failed",
-        "tailrace.explanation": "$.a: expected string, got 1. Remedy: Mend it.",
+        "tailrace.explanation": "$.a: expected string, got 1. Remedy: Fix it.",
         "tailrace.pipeline": "shop",
         "tailrace.position": "0/1:0",
         "tailrace.topic": "orders",
@@ -62,10 +62,10 @@ def test_a_dead_letter_contains_the_original_and_its_origin() -> None:
         "__connect.errors.task.id": "0",
         "__connect.errors.stage": "VALUE_CONVERTER",
         "__connect.errors.exception.class.name": "tailrace.Rejected",
-        "__connect.errors.exception.message": "$.a: expected string, got 1. Remedy: Mend it.",
+        "__connect.errors.exception.message": "$.a: expected string, got 1. Remedy: Fix it.",
         "__connect.errors.topic": "orders",
         "kafka_dlt-exception-fqcn": "tailrace.Rejected",
-        "kafka_dlt-exception-message": "$.a: expected string, got 1. Remedy: Mend it.",
+        "kafka_dlt-exception-message": "$.a: expected string, got 1. Remedy: Fix it.",
         "kafka_dlt-original-timestamp": (1700).to_bytes(8, "big").decode("latin-1"),
         "kafka_dlt-original-topic": "orders",
     }

@@ -176,7 +176,7 @@ def test_a_verdict_without_fields() -> None:
 
 
 def test_a_short_explanation_begins_with_the_field() -> None:
-    said = b'the payload violates version 1 of T: $.a: expected number, got "' + b"x" * 80 + b'" Remedy: Mend it.'
+    said = b'the payload violates version 1 of T: $.a: expected number, got "' + b"x" * 80 + b'" Remedy: Fix it.'
     explained = replace(letter(b"{}"), headers=[("tailrace.explanation", said)])
     shown = str(row(explained, None, with_state=False)["explanation"])
     assert shown.startswith("$.a: expected number, got")
