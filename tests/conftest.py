@@ -7,6 +7,8 @@ from pathlib import Path
 import hypothesis
 import pytest
 
+from tailrace.config import secrets
+
 # Absolute times depend on the load of the machine.
 hypothesis.settings.register_profile("tailrace", deadline=None)
 hypothesis.settings.load_profile("tailrace")
@@ -33,3 +35,10 @@ if os.environ.pop("PYTHONDONTWRITEBYTECODE", ""):
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     # Shells start background jobs like this, and children inherit it: Ctrl-C would end none of them.
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+@pytest.fixture(autouse=True)
+def _own_secrets(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each test masks only its own secrets: some of them are ordinary words."""
+    monkeypatch.setattr(secrets, "_known", set[str]())
+    monkeypatch.setattr(secrets, "_pattern", None)

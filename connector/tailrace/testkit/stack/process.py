@@ -238,8 +238,11 @@ def descendants(root: int) -> list[int]:
 
 
 def _is_stopped(pid: int) -> bool:
-    """Returns whether the process is stopped or gone."""
+    """Returns whether the process is stopped or gone, or will be when its system call returns.
+
+    The latter is state D. A shell that has just called vfork stays in it until its child, which is stopped, runs on.
+    """
     try:
-        return Path(f"/proc/{pid}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()[0] in "TtZX"
+        return Path(f"/proc/{pid}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()[0] in "TtDZX"
     except OSError:
         return True
