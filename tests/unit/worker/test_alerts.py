@@ -1,190 +1,40 @@
-"""Alerts and calls of the webhook: reported once, then as sums; nothing is lost or revealed, and nothing waits.
+"""Alerts: reported once, then as sums; nothing is lost, and nothing waits.
 
 A real HTTP server answers. The clock is controlled by the test.
 """
 
 from __future__ import annotations
 
-import json
 import logging
 import shlex
-import socket
-import ssl
-import threading
 import time
 import tracemalloc
-from collections.abc import Callable, Iterator
-from datetime import UTC, datetime, timedelta
+from collections.abc import Callable
+from datetime import UTC, datetime
 from fnmatch import fnmatchcase
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from ipaddress import ip_address
-from pathlib import Path
-from typing import Any
 
 import pytest
-from cryptography import x509
-from cryptography.hazmat.primitives import hashes, serialization
-from cryptography.hazmat.primitives.asymmetric import ec
-from cryptography.x509.oid import NameOID
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tailrace.errors import ConfigError
+from helpers.webhook import (
+    INVALID,
+    POISON,
+    SECRET,
+    SLACK,
+    A,
+    Answering,
+    B,
+    HandClock,
+    Hook,
+    Start,
+    drip,
+    hang,
+    lines,
+    status,
+)
 from tailrace.testkit.stack import wait_until
-from tailrace.worker.alerts import LONGEST_TYPE, MAX_PAIRS, OTHER, Alert, AlertCounter, Alerts
-from tailrace.worker.logs import StructuredLogger
-from tailrace.worker.webhook import CallOutcome, WebhookCaller, WebhookOptions
-
-INVALID, POISON = "schema_validation_failed", "poison_message"
-SECRET = "Bearer hunter2-xyz"
-SLACK = 15.0  # what a busy machine may add to a limit
-A, B = (INVALID, "A"), (INVALID, "B")
-
-
-class HandClock:
-    """A clock that only the test moves. A waiting thread reads it again and again, so that it misses no move."""
-
-    def __init__(self) -> None:
-        self.now = 1000.0
-        self.looks = 0
-
-    def monotonic(self) -> float:
-        return self.now
-
-    def wall(self) -> float:
-        return 1_700_000_000 + self.now
-
-    def wait(self, changed: threading.Condition, _seconds: float | None) -> None:
-        self.looks += 1
-        changed.wait(0.005)
-
-    def move(self, seconds: float) -> None:
-        self.now += seconds
-        self.settle()
-
-    def settle(self) -> None:
-        """Returns when the thread has nothing left to do: it waits only then, and one wait may have begun before."""
-        seen = self.looks
-        wait_until(lambda: self.looks >= seen + 2, what="nothing left to do")
-
-
-Answering = Callable[[BaseHTTPRequestHandler, dict[str, Any]], None]
-
-
-class Hook:
-    """A webhook that records the calls and answers as the test wants."""
-
-    def __init__(self, clock: HandClock, *, port: int = 0, tls: ssl.SSLContext | None = None) -> None:
-        self.calls: list[dict[str, Any]] = []
-        self.times: list[float] = []
-        self.paths: list[str] = []
-        self.headers: list[dict[str, str]] = []
-        self.answer: Answering = status(204)
-        self.released = threading.Event()
-        hook = self
-
-        class Handler(BaseHTTPRequestHandler):
-            def do_POST(self) -> None:
-                body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
-                hook.times.append(clock.monotonic() - 1000)
-                hook.paths.append(self.path)
-                hook.headers.append(dict(self.headers))
-                hook.calls.append(body)
-                hook.answer(self, body)
-
-            def do_GET(self) -> None:
-                hook.paths.append(self.path)  # where a redirect that is followed would arrive
-
-            def log_message(self, *_: object) -> None:
-                pass
-
-        class Server(ThreadingHTTPServer):
-            def handle_error(self, *_: object) -> None:
-                pass  # callers hang up on a server that takes too long
-
-        self._server = Server(("127.0.0.1", port), Handler)
-        if tls:
-            self._server.socket = tls.wrap_socket(self._server.socket, server_side=True, do_handshake_on_connect=False)
-        self.port = self._server.server_address[1]
-        threading.Thread(target=self._server.serve_forever, args=(0.01,), daemon=True).start()
-
-    def __enter__(self) -> Hook:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.released.set()
-        self._server.shutdown()
-        self._server.server_close()
-
-    def counts(self, type_name: str = "A") -> list[int]:
-        return [call["count"] for call in self.calls if call["type"] == type_name]
-
-
-def status(code: int, **headers: str) -> Answering:
-    def answer(handler: BaseHTTPRequestHandler, _: dict[str, Any]) -> None:
-        handler.send_response(code)
-        for name, value in headers.items():
-            handler.send_header(name, value)
-        handler.end_headers()
-
-    return answer
-
-
-def raw(data: bytes) -> Answering:
-    return lambda handler, _: handler.wfile.write(data) and None
-
-
-def hang(hook: Hook) -> Answering:
-    return lambda _handler, _told: hook.released.wait(60) and None
-
-
-def drip(hook: Hook) -> Answering:
-    """Sends a byte now and then: no single read ever takes long."""
-
-    def answer(handler: BaseHTTPRequestHandler, _: dict[str, Any]) -> None:
-        handler.wfile.write(b"HTTP/1.1 200 OK\r\nX-Slow: ")
-        while not hook.released.wait(0.02):
-            handler.wfile.write(b"x")
-
-    return answer
-
-
-@pytest.fixture
-def clock() -> HandClock:
-    return HandClock()
-
-
-@pytest.fixture
-def hook(clock: HandClock) -> Iterator[Hook]:
-    with Hook(clock) as hook:
-        yield hook
-
-
-Start = Callable[..., Alerts]
-
-
-@pytest.fixture
-def start(clock: HandClock, caplog: pytest.LogCaptureFixture) -> Iterator[Start]:
-    """Starts alerts that call a local port, or that are only logged."""
-    caplog.set_level(logging.DEBUG, "tailrace")
-    started: list[Alerts] = []
-
-    def alerts(port: int | None, **options: Any) -> Alerts:
-        webhook = None
-        if port is not None:
-            webhook = WebhookOptions(f"http://127.0.0.1:{port}/hook/T0KEN?v=1", {"Authorization": SECRET}, **options)
-        log = StructuredLogger(pipeline="orders")
-        made = Alerts("orders", log, webhook, dead_letter_topic="letters", clock=clock, chance=lambda: 0.5)
-        started.append(made)
-        return made
-
-    yield alerts
-    for made in started:
-        made.close(0)
-
-
-def lines(caplog: pytest.LogCaptureFixture, event: str = "dead-lettered") -> list[dict[str, Any]]:
-    return [record.__dict__["fields"] for record in caplog.records if record.getMessage() == event]
+from tailrace.worker.alerts import LONGEST_TYPE, MAX_PAIRS, OTHER, Alert, AlertCounter
 
 
 class TestAlertCounter:
@@ -348,161 +198,6 @@ class TestReporting:
         assert sum(line["dead_letters"] for line in lines(caplog)) == 100_000
 
 
-class TestFailingWebhook:
-    @pytest.mark.parametrize("code", [500, 503, 408, 429, 599])
-    def test_a_failed_call_is_retried_with_growing_delays_and_the_sum(
-        self, code: int, start: Start, hook: Hook, clock: HandClock, caplog: pytest.LogCaptureFixture
-    ) -> None:
-        hook.answer = status(code)
-        alerts = start(hook.port)
-        alerts.dead_lettered(*A)
-        clock.settle()
-        for seconds in (1, 2, 4, 8, 16, 32, 60, 60):
-            alerts.dead_lettered(*A)
-            clock.move(seconds - 0.1)
-            clock.move(0.1)
-        assert hook.times == pytest.approx([0, 1, 3, 7, 15, 31, 63, 123, 183])
-        hook.answer = status(200)
-        clock.move(60)
-        assert hook.counts() == [*range(1, 10), 9]
-        assert [line["what"] for line in lines(caplog, "webhook failed")] == [f"status {code}"]
-        assert len(lines(caplog, "webhook answers again")) == 1
-        alerts.close(SLACK)
-        assert not lines(caplog, "webhook missed alerts")
-
-    @pytest.mark.parametrize("code", [400, 401, 404, 410, 301, 302, 303, 307, 308])
-    def test_a_refused_call_is_not_retried_and_logged_once(
-        self, code: int, start: Start, hook: Hook, clock: HandClock, caplog: pytest.LogCaptureFixture
-    ) -> None:
-        hook.answer = status(code, Location=f"http://127.0.0.1:{hook.port}/elsewhere")
-        alerts = start(hook.port)
-        alerts.dead_lettered(*A)
-        alerts.dead_lettered(*B)
-        clock.settle()
-        clock.move(3600)
-        assert (hook.counts("A"), hook.counts("B")) == ([1], [1])
-        assert set(hook.paths) == {"/hook/T0KEN?v=1"}
-        (line,) = lines(caplog, "webhook refused")
-        assert line["what"].startswith(f"status {code}")
-        alerts.close(SLACK)
-        assert [line["dead_letters"] for line in lines(caplog, "webhook missed alerts")] == [2]
-
-    def test_an_unavailable_server_is_called_when_it_is_back(
-        self, start: Start, clock: HandClock, caplog: pytest.LogCaptureFixture
-    ) -> None:
-        with socket.socket() as free:
-            free.bind(("127.0.0.1", 0))
-            port = free.getsockname()[1]
-            alerts = start(port)
-            alerts.dead_lettered(*A)
-            clock.settle()
-            assert [line["what"] for line in lines(caplog, "webhook failed")] == ["Connection refused"]
-        alerts.dead_lettered(*A, 6)
-        with Hook(clock, port=port) as hook:
-            clock.move(1)
-            assert hook.counts() == [7]
-
-    def test_an_alert_that_always_fails_does_not_delay_the_others(
-        self, start: Start, hook: Hook, clock: HandClock
-    ) -> None:
-        hook.answer = lambda handler, call: status(500 if call["type"] == "A" else 204)(handler, call)
-        alerts = start(hook.port)
-        alerts.dead_lettered(*A)
-        clock.settle()
-        alerts.dead_lettered(*B)
-        clock.move(1)
-        clock.move(2)
-        assert hook.counts("B") == [1]
-        assert len(hook.counts("A")) > 1
-
-    def test_an_unknown_host_name_is_a_failure(self) -> None:
-        answer = WebhookCaller(WebhookOptions("http://nobody.invalid/")).post(b"{}", 10)
-        assert answer.outcome is CallOutcome.FAILED
-
-    @pytest.mark.parametrize(
-        "data",
-        [
-            b"",
-            b"SSH-2.0-nothing\r\n",
-            f"HTTP/1.1 {SECRET}\r\n\r\n".encode(),
-            b"HTTP/1.1 200 " + SECRET.encode() * 10_000,
-            b"HTTP/1.1 200 OK\r\n" + b"X-Many: x\r\n" * 1000 + b"\r\n",
-            b"\x00\xff" * 5000,
-        ],
-        ids=["nothing", "not http", "echo", "endless line", "too many headers", "binary"],
-    )
-    def test_an_invalid_response_is_a_failure_that_quotes_nothing(
-        self, data: bytes, start: Start, hook: Hook, clock: HandClock, caplog: pytest.LogCaptureFixture
-    ) -> None:
-        hook.answer = raw(data)
-        start(hook.port).dead_lettered(*A)
-        clock.settle()
-        (line,) = lines(caplog, "webhook failed")
-        assert line["webhook"] == f"http://127.0.0.1:{hook.port}"
-        everything = repr([record.__dict__ for record in caplog.records])
-        assert "hunter2" not in everything
-        assert "T0KEN" not in everything
-        hook.answer = status(200)
-        clock.move(1)
-        assert hook.counts() == [1, 1]
-
-    @pytest.mark.parametrize("behaviour", [hang, drip], ids=["hangs", "drips"])
-    def test_a_slow_call_is_aborted_in_time(self, behaviour: Callable[[Hook], Answering], hook: Hook) -> None:
-        hook.answer = behaviour(hook)
-        began = time.monotonic()
-        answer = WebhookCaller(WebhookOptions(f"http://127.0.0.1:{hook.port}/", timeout=0.3)).post(b"{}", 60)
-        assert answer == (CallOutcome.FAILED, "no answer within 0.3 s")
-        assert 0.3 <= time.monotonic() - began < SLACK
-
-    def test_a_response_counts_before_its_body_is_complete(self, hook: Hook) -> None:
-        def answer(handler: BaseHTTPRequestHandler, _: dict[str, Any]) -> None:
-            handler.wfile.write(b"HTTP/1.1 200 OK\r\nContent-Length: 1000000000\r\n\r\nx")
-            hook.released.wait(60)
-
-        hook.answer = answer
-        assert (
-            WebhookCaller(WebhookOptions(f"http://127.0.0.1:{hook.port}/")).post(b"{}", SLACK).outcome
-            is CallOutcome.DELIVERED
-        )
-
-
-class TestCertificates:
-    @pytest.fixture(params=["127.0.0.1", "10.9.9.9"])
-    def secured(
-        self, request: pytest.FixtureRequest, tmp_path: Path, clock: HandClock
-    ) -> Iterator[tuple[Hook, Path, str]]:
-        file = certificate(tmp_path, request.param)
-        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-        context.load_cert_chain(file)
-        with Hook(clock, tls=context) as hook:
-            yield hook, file, request.param
-
-    def test_only_a_trusted_certificate_of_this_host_is_accepted(
-        self, secured: tuple[Hook, Path, str], monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        hook, file, address = secured
-        options = WebhookOptions(f"https://127.0.0.1:{hook.port}/", {"Authorization": SECRET})
-        outcome, detail = WebhookCaller(options).post(b"{}", SLACK)
-        assert outcome is CallOutcome.FAILED
-        assert detail.startswith("its certificate is not accepted: ")
-        assert hook.calls == []
-        monkeypatch.setenv("SSL_CERT_FILE", str(file))
-        outcome, detail = WebhookCaller(options).post(b"{}", SLACK)
-        if address == "127.0.0.1":
-            assert (outcome, len(hook.calls)) == (CallOutcome.DELIVERED, 1)
-        else:
-            assert (outcome, hook.calls) == (CallOutcome.FAILED, [])
-            assert "not valid for '127.0.0.1'" in detail
-
-    def test_a_server_without_a_tls_handshake_is_given_up_in_time(self) -> None:
-        with socket.create_server(("127.0.0.1", 0)) as silent:
-            options = WebhookOptions(f"https://127.0.0.1:{silent.getsockname()[1]}/", timeout=0.3)
-            began = time.monotonic()
-            answer = WebhookCaller(options).post(b"{}", 60)
-        assert answer.outcome is CallOutcome.FAILED
-        assert time.monotonic() - began < SLACK
-
-
 class TestClosing:
     def test_closing_logs_and_sends_the_remaining_alerts(
         self, start: Start, hook: Hook, clock: HandClock, caplog: pytest.LogCaptureFixture
@@ -548,71 +243,3 @@ class TestClosing:
         alerts.close(SLACK)
         assert [line["dead_letters"] for line in lines(caplog, "webhook missed alerts")] == [1]
         assert len(hook.calls) == 2
-
-
-class TestOptions:
-    @pytest.mark.parametrize(
-        "url",
-        [
-            "",
-            "hooks.example.org",
-            "ftp://hooks.example.org",
-            "http://",
-            "https:///path",
-            "https://user:hunter2@hooks.example.org",
-            "https://hunter2@hooks.example.org",
-            "https://hooks.example.org/#part",
-            "https://hooks.example.org/a b",
-            "https://hooks.example.org/a\r\nX: y",
-            "https://hooks.example.org:99999/",
-            "https://hooks.example.org:0/",
-            "https://hooks.exämple.org/",
-            "http://[::1/",
-        ],
-    )
-    def test_an_invalid_address_is_refused_without_showing_it(self, url: str) -> None:
-        with pytest.raises(ConfigError) as refused:
-            WebhookOptions(url)
-        assert "hunter2" not in str(refused.value)
-
-    @pytest.mark.parametrize("name", ["", "Two Words", "X:", "Host", "content-length", "Content-Type", "Ünï"])
-    def test_an_invalid_or_reserved_header_is_refused(self, name: str) -> None:
-        with pytest.raises(ConfigError, match="cannot be sent"):
-            WebhookOptions("https://hooks.example.org", {name: "x"})
-
-    @pytest.mark.parametrize("value", ["hunter2\n", "hunter2\r\nX: y", "hunter2\x00", "hunter2…"])
-    def test_an_invalid_header_value_is_refused_without_showing_it(self, value: str) -> None:
-        with pytest.raises(ConfigError, match="Authorization") as refused:
-            WebhookOptions("https://hooks.example.org", {"Authorization": value})
-        assert "hunter2" not in str(refused.value)
-
-    def test_printed_options_show_no_secret(self) -> None:
-        options = WebhookOptions("https://hooks.example.org:8443/services/T0KEN?sig=x", {"Authorization": SECRET})
-        assert "hunter2" not in repr(options)
-        assert "T0KEN" not in repr(options)
-        assert options.host == "https://hooks.example.org:8443"
-
-
-def certificate(folder: Path, address: str) -> Path:
-    """Creates a key and a self-signed certificate for an address, in one file."""
-    key = ec.generate_private_key(ec.SECP256R1())
-    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "hook")])
-    today = datetime.now(UTC)
-    made = (
-        x509.CertificateBuilder()
-        .subject_name(name)
-        .issuer_name(name)
-        .public_key(key.public_key())
-        .serial_number(x509.random_serial_number())
-        .not_valid_before(today - timedelta(days=1))
-        .not_valid_after(today + timedelta(days=1))
-        .add_extension(x509.SubjectAlternativeName([x509.IPAddress(ip_address(address))]), critical=False)
-        .add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=True)
-        .sign(key, hashes.SHA256())
-    )
-    file = folder / "hook.pem"
-    secret = key.private_bytes(
-        serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
-    )
-    file.write_bytes(secret + made.public_bytes(serialization.Encoding.PEM))
-    return file

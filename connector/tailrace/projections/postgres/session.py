@@ -138,7 +138,6 @@ def shut_down(session: Session) -> None:
 
 _TRANSIENT = (*RETRIED, "53", "25006")  # also: no resources left, and a server that is only a standby for now
 _RIGHTS = (*RIGHTS, "3D000")
-_LOGIN_TEXTS = (*LOGIN_TEXTS, "no password supplied")
 
 
 def is_transient(error: BaseException) -> bool:
@@ -158,7 +157,7 @@ def translate(error: psycopg.Error) -> TailraceError:
     invalid = certificate_error(text, "the projection's database", POSTGRES_TLS) if state is None else None
     if invalid is not None:
         return invalid
-    if is_login_refused(text, _LOGIN_TEXTS) if state is None else state.startswith(_RIGHTS):
+    if is_login_refused(text, LOGIN_TEXTS) if state is None else state.startswith(_RIGHTS):
         return AccessRefused(
             f"the projection's database: {text}",
             why="The role, its password or its privileges do not allow it.",

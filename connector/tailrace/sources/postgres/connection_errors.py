@@ -50,7 +50,7 @@ RETRIED = ("08", "57P01", "57P02", "57P03", "57P05", "53300", "53400", "55P03", 
 RIGHTS = ("28", "42501")
 _NO_DATABASE = re.compile(r'database "[^"]*" does not exist')
 # A failed login has no SQLSTATE, only a text.
-LOGIN_TEXTS = ("authentication failed", "pg_hba.conf", "does not exist", "permission denied")
+LOGIN_TEXTS = ("authentication failed", "no password supplied", "pg_hba.conf", "does not exist", "permission denied")
 
 
 def is_login_refused(text: str, texts: Sequence[str]) -> bool:
