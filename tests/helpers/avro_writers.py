@@ -8,9 +8,9 @@ from unittest.mock import patch
 
 from helpers.avro import FILE, field, record
 from tailrace.schemas.avro.compiled import CompiledAvroSchema
-from tailrace.schemas.avro.generated import Write, generate
+from tailrace.schemas.avro.generated_writer import Write, generate
 from tailrace.schemas.avro.schema import Type, compile_document
-from tailrace.schemas.avro.typed import typed
+from tailrace.schemas.avro.typed_writer import typed
 from tailrace.schemas.strict_json import parse
 
 

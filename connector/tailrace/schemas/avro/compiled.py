@@ -1,9 +1,9 @@
 """CompiledAvroSchema: an Avro schema, compiled to a writer. A payload is valid if it can be written.
 
 A payload is valid if it can be written as Avro and would be read as the same value. There are three paths. Most
-payloads are read into types made for the schema and written from there (`typed`). Many others are written by a function
-that is generated for the schema (`generated`). The rest is converted by the reference path (`values`, `containers`),
-which also explains what is wrong, and fastavro writes the result.
+payloads are read into types made for the schema and written from there (`typed_writer`). Many others are written by a
+function that is generated for the schema (`generated_writer`). The rest is converted by the reference path
+(`scalar_converters`, `container_converters`), which also explains what is wrong, and fastavro writes the result.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ from typing import Any
 from fastavro import parse_schema, schemaless_writer
 
 from tailrace.errors import Reason, Rejected, SchemaError
-from tailrace.schemas.avro.generated import Write, generate
+from tailrace.schemas.avro.generated_writer import Write, generate
+from tailrace.schemas.avro.scalar_converters import Convert, ValueMismatch
 from tailrace.schemas.avro.schema import Compiled, compile_document
-from tailrace.schemas.avro.typed import typed
-from tailrace.schemas.avro.values import Convert, ValueMismatch
+from tailrace.schemas.avro.typed_writer import typed
 from tailrace.schemas.compiled import EncodeText, Kind, Reference, RegistryIds
 from tailrace.schemas.messages import cut, path_text
 from tailrace.schemas.strict_json import Json

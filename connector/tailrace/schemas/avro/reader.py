@@ -17,8 +17,8 @@ from typing import Any
 from fastavro import _read_py, parse_schema, schemaless_reader
 
 from tailrace.schemas.avro.names import PRIMITIVES, full_name
+from tailrace.schemas.avro.scalar_converters import LOGICAL
 from tailrace.schemas.avro.schema import compile_document
-from tailrace.schemas.avro.values import LOGICAL
 from tailrace.schemas.strict_json import Json
 
 Read = Callable[[bytes], Any]

@@ -14,9 +14,10 @@ from dataclasses import dataclass
 from typing import Any, NoReturn
 
 from tailrace.errors import SchemaError
-from tailrace.schemas.avro import containers, values
+from tailrace.schemas.avro import container_converters as containers
+from tailrace.schemas.avro import scalar_converters as scalars
 from tailrace.schemas.avro.names import PRIMITIVES, full_name
-from tailrace.schemas.avro.values import MISSING, Convert, ValueMismatch
+from tailrace.schemas.avro.scalar_converters import MISSING, Convert, ValueMismatch
 from tailrace.schemas.messages import cut, describe
 from tailrace.schemas.strict_json import Json
 from tailrace.schemas.validators import pointer
@@ -111,8 +112,8 @@ class _Compiler:
 
     def _plain(self, kind: str, schema: Mapping[str, Json]) -> Type:
         logical = schema.get("logicalType")
-        plain, takes = values.PLAIN[kind]
-        special = values.LOGICAL.get((kind, logical)) if isinstance(logical, str) else None
+        plain, takes = scalars.PLAIN[kind]
+        special = scalars.LOGICAL.get((kind, logical)) if isinstance(logical, str) else None
         convert, takes = special or (plain, takes)
         fits = containers.default_as_bytes if kind == "bytes" else containers.default_as_value(plain)
         return Type(kind, kind, kind, takes, convert, fits, None if special else _SAME.get(kind))
@@ -225,7 +226,9 @@ class _Compiler:
             )
         if "default" in schema and schema["default"] not in symbols:
             self._refuse((*path, "default"), "the enum's default is none of its symbols", "Choose one of them.")
-        return self._defined(name, {"type": "enum", "symbols": symbols}, frozenset({str}), values.symbol(symbols), None)
+        return self._defined(
+            name, {"type": "enum", "symbols": symbols}, frozenset({str}), scalars.symbol(symbols), None
+        )
 
     def _fixed(self, schema: dict[str, Json], space: str, path: Path) -> Type:
         name, _, known = self._define(schema, space, path, frozenset({str}))
@@ -239,9 +242,9 @@ class _Compiler:
         if special:
             convert = special.convert
         elif schema.get("logicalType") == "uuid" and size == 16:
-            convert = values.uuid_bytes
+            convert = scalars.uuid_bytes
         else:
-            convert = values.binary(size)
+            convert = scalars.binary(size)
         fits = lambda value: containers.default_as_bytes(value) and len(value) == size  # noqa: E731
         return self._defined(name, {"type": "fixed", "size": size}, takes, convert, fits)
 
@@ -249,13 +252,13 @@ class _Compiler:
         if schema.get("logicalType") != "decimal" or kind not in ("bytes", "fixed"):
             return None
         precision, scale = schema.get("precision"), schema.get("scale", 0)
-        if type(precision) is not int or not 0 < precision <= values.MAX_PRECISION:
+        if type(precision) is not int or not 0 < precision <= scalars.MAX_PRECISION:
             self._refuse(path, "the decimal has no usable `precision`", "Write how many digits it may have.")
         if type(scale) is not int or not 0 <= scale <= precision:
             self._refuse((*path, "scale"), "the decimal has no usable `scale`", "Write 0 to its precision.")
         if size is not None and (size == 0 or 10**precision > 1 << 8 * size - 1):
             self._refuse(path, f"{precision} digits do not fit into {size} bytes", "Raise size, or lower precision.")
-        convert = values.decimal(precision, scale, size)
+        convert = scalars.decimal(precision, scale, size)
         return Type(kind, kind, kind, frozenset({str, int, float}), convert, containers.default_as_bytes)
 
     def _define(
@@ -280,7 +283,11 @@ class _Compiler:
         self, name: str, writer: dict[str, Json], takes: frozenset[type], convert: Convert, fits: Fits | None
     ) -> Type:
         made = self._known[name]
-        made.takes, made.convert, made.default_fits = takes, convert, fits or containers.default_as_value(convert)
+        made.takes, made.convert, made.default_fits = (
+            takes,
+            convert,
+            fits or containers.default_as_value(convert),
+        )
         return Type(name, made.tag, {**writer, "name": made.tag}, takes, convert, made.default_fits)
 
     def _part(self, schema: dict[str, Json], name: str, space: str, path: Path) -> Type:

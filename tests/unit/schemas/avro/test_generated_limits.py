@@ -10,7 +10,7 @@ import pytest
 from helpers.avro import FILE, TREE, enum, field, record
 from helpers.avro_writers import generated_writer, same_bytes, top_type, try_write
 from tailrace.schemas.avro.compiled import CompiledAvroSchema
-from tailrace.schemas.avro.generated import MAX_TYPES, Write, generate
+from tailrace.schemas.avro.generated_writer import MAX_TYPES, Write, generate
 
 HOSTILE_NAMES = [
     "'] + [__import__('os').abort()] + ['",

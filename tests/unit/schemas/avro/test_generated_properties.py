@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from helpers.avro import JSON, decimal, field, logical, pairs, read, record, same
 from helpers.avro_writers import reference_schema, same_bytes
-from tailrace.schemas.avro.generated import varint
+from tailrace.schemas.avro.generated_writer import varint
 
 MILLIS = logical("long", "timestamp-millis")
 ZONES = st.integers(-23 * 60, 23 * 60).map(lambda minutes: timezone(timedelta(minutes=minutes))) | st.just(UTC)

@@ -1,10 +1,10 @@
 """Generates a Python function for a schema that validates a payload and writes it as Avro in one pass.
 
-The reference path (`values`, `containers`, fastavro) converts the payload first and then walks through the result. The
-generated function goes straight through the fields and only builds bytes, which is three times as fast. It never
-decides that a payload is invalid: it raises any exception for what it does not handle, and the reference path decides.
-So it may refuse too much, but it must never accept what the reference path rejects, nor write other bytes. Everything
-beyond a type check is therefore done by the converters of the reference path.
+The reference path (`scalar_converters`, `container_converters`, fastavro) converts the payload first and then walks
+through the result. The generated function goes straight through the fields and only builds bytes, which is three times
+as fast. It never decides that a payload is invalid: it raises any exception for what it does not handle, and the
+reference path decides. So it may refuse too much, but it must never accept what the reference path rejects, nor write
+other bytes. Everything beyond a type check is therefore done by the converters of the reference path.
 
 A schema may come from a registry, so no text of it becomes part of the source: names and symbols are passed as
 constants. A schema that is too large gets no function.
@@ -18,8 +18,8 @@ from struct import Struct
 from typing import Any
 
 from tailrace.schemas.avro.code import SMALL, Body, varint
+from tailrace.schemas.avro.scalar_converters import LOGICAL, PLAIN, Convert, day
 from tailrace.schemas.avro.schema import Type
-from tailrace.schemas.avro.values import LOGICAL, PLAIN, Convert, day
 from tailrace.schemas.strict_json import Json
 
 Write = Callable[[Any], bytes]

@@ -1,9 +1,9 @@
 """Generates a function that reads a payload into types made for its schema, and writes it as Avro.
 
 msgspec parses JSON into classes made for the schema and rejects other types, so the generated function checks nothing
-twice. Like the one of `generated`, it never decides that a payload is invalid: it returns None for what it does not
-handle, and the payload is parsed and validated instead. Numbers are restricted more than in the schema: an integer in a
-float field must be represented exactly.
+twice. Like the one of `generated_writer`, it never decides that a payload is invalid: it returns None for what it does
+not handle, and the payload is parsed and validated instead. Numbers are restricted more than in the schema: an integer
+in a float field must be represented exactly.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ from typing import Annotated, Any
 import msgspec
 
 from tailrace.schemas.avro.code import SMALL, Body, varint
-from tailrace.schemas.avro.generated import Source, TooLarge, integer, kind_of
+from tailrace.schemas.avro.generated_writer import Source, TooLarge, integer, kind_of
+from tailrace.schemas.avro.scalar_converters import PLAIN
 from tailrace.schemas.avro.schema import Type
-from tailrace.schemas.avro.values import PLAIN
 from tailrace.schemas.compiled import EncodeText
 from tailrace.schemas.strict_json import has_nul
 

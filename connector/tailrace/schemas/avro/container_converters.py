@@ -1,5 +1,5 @@
-"""Converters of records, arrays, maps and unions, composed of the converters of their parts. See `values` for the
-rules.
+"""Converters of records, arrays, maps and unions, composed of the converters of their parts. See `scalar_converters`
+for the rules.
 
 A record accepts no unknown field, and a field may only be missing if its default is null: Avro has no "absent", and any
 other default would publish a value that the service did not write. A union takes the first matching branch, except that
@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
-from tailrace.schemas.avro.values import MISSING, Convert, ValueMismatch
+from tailrace.schemas.avro.scalar_converters import MISSING, Convert, ValueMismatch
 from tailrace.schemas.messages import MAX_ERRORS, cut, describe
 from tailrace.schemas.strict_json import Json
 
