@@ -9,6 +9,8 @@ COMPILED := $(VENV)/.compiled
 OLDEST := .venv-oldest
 PYTEST := PYTHONDONTWRITEBYTECODE= PYTHONPYCACHEPREFIX=$(CURDIR)/.pytest_cache/bytecode $(BIN)/python -m pytest
 JOBS   ?= 8
+# Both distributions of this repository: neither is taken from a package index.
+TREE   := -e ./distributions/outbox -e '.[dev]'
 
 .DEFAULT_GOAL := help
 .PHONY: help demo examples test test-slow test-oldest test-all check format docs tutorial bench clean
@@ -17,11 +19,11 @@ help: ## Show this help
 	@awk 'BEGIN {FS = ":.*## "; print "Tailrace: outbox tables to Kafka, exactly once and in order.\n"} \
 	     /^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
-$(READY): pyproject.toml constraints.txt
+$(READY): pyproject.toml distributions/outbox/pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; v = sys.version_info; sys.exit(v < (3, 11) and f"Tailrace needs Python 3.11 or newer, this is {v[0]}.{v[1]}: make PYTHON=python3.12 …")'
 	@test -x $(BIN)/python || { echo "creating $(VENV)"; $(PYTHON) -m venv $(VENV); }
 	@echo "installing Tailrace and its tools into $(VENV) (about a minute the first time)"
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt $(TREE)
 	@touch $@
 
 $(STACK): $(READY)
@@ -57,7 +59,7 @@ test-slow: $(COMPILED) ## Run the tests that take long, such as the demo from a 
 $(OLDEST)/.ready: $(READY)
 	@echo "installing Tailrace and its tools into $(OLDEST), for the oldest supported Python"
 	@python=$$($(BIN)/python tests/helpers/oldest_python.py) && $$python -m venv --clear --without-pip $(OLDEST)
-	@$(BIN)/python -m pip --python $(OLDEST)/bin/python install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
+	@$(BIN)/python -m pip --python $(OLDEST)/bin/python install --quiet --disable-pip-version-check -c constraints.txt $(TREE)
 	@touch $@
 
 test-oldest: $(OLDEST)/.ready $(FETCHED) ## Run the unit tests on the oldest supported Python (3.11.2, as in Debian 12)
@@ -92,5 +94,5 @@ bench: $(FETCHED) ## Measure drain rate, CPU, memory and latency next to bare re
 	@$(BIN)/python -m benchmarks.verify
 
 clean: ## Remove the virtual environment and all caches
-	rm -rf $(VENV) $(OLDEST) build dist *.egg-info connector/*.egg-info .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis
+	rm -rf $(VENV) $(OLDEST) build dist distributions/*/build distributions/*/dist *.egg-info connector/*.egg-info .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

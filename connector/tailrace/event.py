@@ -6,9 +6,11 @@ are passed on unchanged from the column to the Kafka value.
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
-from tailrace.positions.base import Position
+if TYPE_CHECKING:
+    # Only for annotations: a service that writes to its outbox has no positions.
+    from tailrace.positions.base import Position
 
 Headers = list[tuple[str, str | bytes | None]]
 

@@ -1,4 +1,4 @@
-"""The built package: sdist, wheel, a base install in a clean environment, and `tailrace demo` from the wheel."""
+"""The built distributions: sdists, wheels, installs in clean environments, and `tailrace demo` from the wheels."""
 
 from __future__ import annotations
 
@@ -10,12 +10,13 @@ import sys
 import tarfile
 import zipfile
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
 
 ROOT = Path(__file__).parents[2]
 PARTS = (
-    *("connector", "schemas", "topics", "README.md", "LICENSE"),
+    *("connector", "distributions", "schemas", "topics", "README.md", "LICENSE"),
     *("pyproject.toml", "setup.py", "MANIFEST.in", "constraints.txt"),
 )
 TIMEOUT = 600.0
@@ -52,15 +53,22 @@ class CleanEnvironment:
         self.pip("install", "--quiet", "-c", ROOT / "constraints.txt", *requirements)
 
 
+class Wheels(NamedTuple):
+    """The wheels of `tailrace-outbox`, which services install alone, and of `tailrace`."""
+
+    outbox: Path
+    connector: Path
+
+
 @pytest.fixture(scope="module")
 def clean(tmp_path_factory: pytest.TempPathFactory) -> CleanEnvironment:
     return CleanEnvironment(tmp_path_factory.mktemp("package"))
 
 
 @pytest.fixture(scope="module")
-def wheel(clean: CleanEnvironment) -> Path:
-    """The wheel, built from the sdist as pip builds it."""
-    source, built = clean.folder / "source", clean.folder / "dist"
+def wheels(clean: CleanEnvironment) -> Wheels:
+    """Both wheels, built from their sdists as pip builds them."""
+    source = clean.folder / "source"
     source.mkdir()
     for part in PARTS:
         if (ROOT / part).is_dir():
@@ -68,32 +76,92 @@ def wheel(clean: CleanEnvironment) -> Path:
         else:
             shutil.copy(ROOT / part, source / part)
     clean.pip("install", "--quiet", "setuptools>=70")
-    build = f"from setuptools import build_meta; build_meta.build_sdist({str(built)!r})"
-    done = clean.run("python", "-c", build, cwd=source)
+    outbox = build(clean, source / "distributions" / "outbox", {"connector/tailrace/errors.py", "modules.txt"})
+    connector = build(clean, source, {"schemas/OrderPlaced/1.json", "topics/orders.yaml"})
+    return Wheels(outbox, connector)
+
+
+def build(clean: CleanEnvironment, source: Path, expected: set[str]) -> Path:
+    """Builds the sdist of a folder, checks that it has the expected files, and builds the wheel from it."""
+    built = clean.folder / "dist" / source.name
+    script = f"from setuptools import build_meta; build_meta.build_sdist({str(built)!r})"
+    done = clean.run("python", "-c", script, cwd=source)
     assert done.returncode == 0, done.stdout + done.stderr
     [sdist] = built.glob("*.tar.gz")
     with tarfile.open(sdist) as packed:
-        assert {"schemas/OrderPlaced/1.json", "topics/orders.yaml"} <= {
-            name.partition("/")[2] for name in packed.getnames()
-        }
+        assert expected <= {name.partition("/")[2] for name in packed.getnames()}
     clean.pip("wheel", "--quiet", "--no-deps", "--wheel-dir", built, sdist)
     [wheel] = built.glob("*.whl")
     return wheel
 
 
-def test_the_wheel_carries_the_folders_of_the_demo(wheel: Path) -> None:
-    packed = zipfile.ZipFile(wheel)
+def test_the_wheels_share_the_modules_without_overlap(wheels: Wheels) -> None:
+    outbox, connector = ({*zipfile.ZipFile(wheel).namelist()} for wheel in wheels)
+    assert outbox & connector == set()
+    modules = {str(file.relative_to(ROOT / "connector")) for file in (ROOT / "connector").rglob("*.py")}
+    assert {name for name in outbox | connector if name.endswith(".py")} == modules
+    assert {"tailrace/__init__.py", "tailrace/py.typed", "tailrace/schemas/validation.py"} <= outbox
+    assert all(name.startswith(("tailrace/", "tailrace-", "tailrace_outbox-")) for name in outbox | connector)
+
+
+def test_the_wheel_carries_the_folders_of_the_demo(wheels: Wheels) -> None:
+    packed = zipfile.ZipFile(wheels.connector)
     for name in ("schemas", "topics"):
         files = {file.relative_to(ROOT / name) for file in (ROOT / name).rglob("*") if file.is_file()}
         assert files
         for file in files:
             assert packed.read(f"tailrace/testkit/demo/{name}/{file}") == (ROOT / name / file).read_bytes()
-    names = packed.namelist()
-    assert "tailrace/py.typed" in names
-    assert all(name.startswith(("tailrace/", "tailrace-")) for name in names), names
 
 
-def test_init_and_check_work_without_extras(clean: CleanEnvironment, wheel: Path, tmp_path: Path) -> None:
+SERVICE = """
+import importlib.util, pkgutil, sys
+from pathlib import Path
+
+import tailrace
+
+for absent in ("confluent_kafka", "pydantic", "typer", "yaml", "tailrace.cli", "tailrace.config"):
+    assert importlib.util.find_spec(absent) is None, absent
+for module in pkgutil.walk_packages(tailrace.__path__, "tailrace."):
+    importlib.import_module(module.name)
+
+from tailrace.errors import Rejected, SchemaError
+from tailrace.event import OutboxEvent
+from tailrace.schemas.folder import load_folder
+from tailrace.schemas.validation import PayloadValidator
+
+validator = PayloadValidator(load_folder("schemas"), max_bytes=1_000_000)
+for payload in (b'{"order": "o-1"}', b'{"order": 1}'):
+    try:
+        validator.validate(OutboxEvent("1", "OrderPlaced", "order", None, payload, None, "", 0, []), "orders")
+        print("valid")
+    except Rejected as rejected:
+        print(rejected.explanation)
+for name, text in {"Broken.json": '{"type": "objekt"}', "Avro.avsc": '{"type": "string"}'}.items():
+    Path("schemas", name).write_text(text)
+    try:
+        load_folder("schemas")
+    except SchemaError as error:
+        print(error.what)
+    Path("schemas", name).unlink()
+"""
+
+
+def test_a_service_installs_the_small_distribution_alone(wheels: Wheels, tmp_path: Path) -> None:
+    service = CleanEnvironment(tmp_path)
+    service.install(str(wheels.outbox))
+    schema = {"type": "object", "required": ["order"], "properties": {"order": {"type": "string"}}}
+    (tmp_path / "schemas").mkdir()
+    (tmp_path / "schemas" / "OrderPlaced.json").write_text(json.dumps(schema))
+    done = service.run("python", "-c", SERVICE)
+    assert done.returncode == 0, done.stdout + done.stderr
+    valid, explanation, broken, avro = done.stdout.splitlines()
+    assert valid == "valid"
+    assert "$.order" in explanation
+    assert broken.startswith("schemas/Broken.json (#/type)")
+    assert avro.startswith("schemas/Avro.avsc is an Avro schema")
+
+
+def test_init_and_check_work_without_extras(clean: CleanEnvironment, wheels: Wheels, tmp_path: Path) -> None:
     remedies: dict[str, str] = {}
 
     def check(file: str, *options: str) -> dict[str, str]:
@@ -105,7 +173,7 @@ def test_init_and_check_work_without_extras(clean: CleanEnvironment, wheel: Path
         assert done.returncode == ("FAIL" in states.values()), done.stdout + done.stderr
         return states
 
-    clean.install(str(wheel))
+    clean.install(*map(str, wheels))
     for arguments in (["--name", "orders"], ["--name", "users", "--mongo"]):
         written = clean.run("tailrace", "init", *arguments, cwd=tmp_path)
         assert written.returncode == 0, written.stdout + written.stderr
@@ -128,8 +196,8 @@ def test_init_and_check_work_without_extras(clean: CleanEnvironment, wheel: Path
     assert "[mongo]" in remedies["source"]
 
 
-def test_the_demo_runs_from_the_wheel(clean: CleanEnvironment, wheel: Path, tmp_path: Path) -> None:
-    clean.install(f"tailrace[stack,faust] @ {wheel.as_uri()}")
+def test_the_demo_runs_from_the_wheels(clean: CleanEnvironment, wheels: Wheels, tmp_path: Path) -> None:
+    clean.install(str(wheels.outbox), f"tailrace[stack,faust] @ {wheels.connector.as_uri()}")
     shown = clean.run("tailrace", "demo", "--json", "--seconds", "4", cwd=tmp_path)
     assert shown.returncode == 0, shown.stdout + shown.stderr
     verdict = json.loads(shown.stdout)
@@ -137,3 +205,10 @@ def test_the_demo_runs_from_the_wheel(clean: CleanEnvironment, wheel: Path, tmp_
     assert verdict["committed"] == verdict["published"] + verdict["dead_lettered"] > 0
     assert verdict["pipelines"].keys() == {"orders", "users"}
     assert verdict["projections"]["order_summary"]["ok"] is True
+
+
+def test_the_small_distribution_survives_the_removal_of_the_connector(clean: CleanEnvironment, wheels: Wheels) -> None:
+    clean.install(*map(str, wheels))
+    clean.pip("uninstall", "--quiet", "--yes", "tailrace")
+    done = clean.run("python", "-c", "import tailrace.outbox, tailrace.schemas.validation")
+    assert done.returncode == 0, done.stderr

@@ -9,13 +9,11 @@ by `$id`, Avro schemas by the names of their types.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from urllib.parse import quote, urljoin
-
-import yaml
 
 from tailrace.errors import SchemaError
 from tailrace.schemas.avro import names as avro_names
@@ -54,6 +52,11 @@ class SchemaFile:
         return urljoin(self.address, own) if isinstance(own, str) else self.address
 
     def locate(self, path: Sequence[str | int]) -> str:
+        """Formats a place in the file for a message, with its line number if the parser for it is installed."""
+        try:
+            from tailrace.schemas.line_numbers import line_of
+        except ModuleNotFoundError:
+            return f"{self.path} ({pointer(path)})"  # a service that has only tailrace-outbox
         line = line_of(self.text, path)
         return f"{self.path}{f':{line}' if line else ''} ({pointer(path)})"
 
@@ -82,12 +85,9 @@ def compile_files(files: Sequence[SchemaFile]) -> SchemaSet:
 
     def schema(file: SchemaFile) -> CompiledSchema:
         if file.kind == "avro":
-            # Imported here because fastavro takes 5 MB, which a folder of JSON Schemas does not need.
-            from tailrace.schemas.avro.compiled import CompiledAvroSchema
-
             named, referred = names.needed_by(file.document, file)
             references = tuple(Reference(name, other.subject, other.version) for name, other in referred)
-            return CompiledAvroSchema.compile(
+            return _avro_compiler(file)(
                 file.subject, file.version, file.document, str(file.path), named=named, references=references
             )
         around = surroundings.at(file.base)
@@ -103,6 +103,19 @@ def compile_files(files: Sequence[SchemaFile]) -> SchemaSet:
         )
 
     return SchemaSet.of(map(schema, files))
+
+
+def _avro_compiler(file: SchemaFile) -> Callable[..., CompiledSchema]:
+    try:
+        # Imported here because fastavro takes 5 MB, which a folder of JSON Schemas does not need.
+        from tailrace.schemas.avro.compiled import CompiledAvroSchema
+    except ModuleNotFoundError:
+        raise SchemaError(
+            f"{file.path} is an Avro schema, which cannot be used here",
+            why="Avro needs more than the distribution tailrace-outbox, which is installed alone.",
+            remedy="Install the distribution tailrace as well, or use a folder of JSON Schemas.",
+        ) from None
+    return CompiledAvroSchema.compile
 
 
 def _surroundings(files: Sequence[SchemaFile]) -> ReferencedSchemas:
@@ -179,35 +192,3 @@ def _document(file: Path, text: bytes) -> Json:
         return parse(text)
     except NotJsonError as error:
         raise SchemaError(f"{file} is not JSON: {error}", remedy=f"Correct {file}.") from None
-
-
-def line_of(text: bytes, path: Iterable[str | int]) -> int | None:
-    """Returns the line, counted from 1, of the member that `path` leads to; None if it is unknown.
-
-    The YAML parser reads JSON as well and keeps the line of every node. A text that YAML reads differently (with tabs,
-    for example) has no line numbers.
-    """
-    try:
-        node = yaml.compose(text.decode(), Loader=yaml.SafeLoader)
-    except (yaml.YAMLError, UnicodeDecodeError, RecursionError):
-        return None
-    if node is None:
-        return None
-    line = int(node.start_mark.line)
-    for step in path:
-        found = _member(node, step)
-        if found is None:
-            break
-        line, node = found
-    return line + 1
-
-
-def _member(node: yaml.Node, step: str | int) -> tuple[int, yaml.Node] | None:
-    if isinstance(node, yaml.MappingNode):
-        for key, value in node.value:
-            if isinstance(key, yaml.ScalarNode) and key.value == str(step):
-                return key.start_mark.line, value
-    if isinstance(node, yaml.SequenceNode) and str(step).isdigit() and int(step) < len(node.value):
-        item = node.value[int(step)]
-        return item.start_mark.line, item
-    return None

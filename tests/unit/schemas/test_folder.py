@@ -8,7 +8,8 @@ import pytest
 
 from tailrace.errors import SchemaError
 from tailrace.schemas.compiled import Reference
-from tailrace.schemas.folder import line_of, load_folder
+from tailrace.schemas.folder import load_folder
+from tailrace.schemas.line_numbers import line_of
 
 
 def write(folder: Path, files: dict[str, str]) -> None:

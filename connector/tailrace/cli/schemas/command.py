@@ -17,7 +17,8 @@ from tailrace.errors import SchemaError
 from tailrace.schemas.compatibility.check import Conflict
 from tailrace.schemas.compatibility.modes import Modes, read_modes
 from tailrace.schemas.compatibility.review import Finding, review
-from tailrace.schemas.folder import COMPATIBILITY, SchemaFile, compile_files, line_of
+from tailrace.schemas.folder import COMPATIBILITY, SchemaFile, compile_files
+from tailrace.schemas.line_numbers import line_of
 from tailrace.schemas.validators import path_of
 
 app = typer.Typer(

@@ -14,7 +14,8 @@ import yaml
 
 from tailrace.errors import SchemaError
 from tailrace.schemas.compatibility.check import Mode
-from tailrace.schemas.folder import COMPATIBILITY, line_of
+from tailrace.schemas.folder import COMPATIBILITY
+from tailrace.schemas.line_numbers import line_of
 from tailrace.yaml_document import read_value
 
 _FIELDS = ("default", "subjects", "strict")
