@@ -61,6 +61,7 @@
     │   ├── RecordsDropped          fetched records repeatedly do not reach it
     │   └── BehindHorizon           a reset would apply events whose markers were pruned       (exit 2)
     ├── SchemaError                 a schema is not usable                      user    HALT
+    │   ├── SchemaVersionInvalid    a schema's version is neither a whole number nor major.minor.patch
     │   └── RegistryRefused         the registry refuses the credentials, or is not a registry
     ├── Halted                      a bad event, and the policy is `halt`       user    HALT
     └── Rejected                    this one event cannot be published          user    DEAD_LETTER
@@ -374,6 +375,10 @@ class BehindHorizon(ProjectionError):
 
 class SchemaError(TailraceError):
     exit_code = 2
+
+
+class SchemaVersionInvalid(SchemaError):
+    pass
 
 
 class RegistryRefused(SchemaError):

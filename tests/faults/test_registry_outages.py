@@ -10,6 +10,7 @@ import pytest
 
 from helpers.registry import ORDER, SLACK, ProxiedRegistry, compile_fetched, event, fails_within, proxied_registry
 from tailrace.errors import Reason, Rejected
+from tailrace.schema_versions import Version
 from tailrace.schemas.registry.cache import RegistrySchemas
 from tailrace.schemas.registry.client import RegistryClient, RegistryOptions
 from tailrace.schemas.validation import PayloadValidator
@@ -57,7 +58,7 @@ class TestUnavailable:
                 proxied.proxy.accept()
                 assert validator.validate(event(new), "orders")[1] is not None
                 client.register(subject, {**ORDER, "title": "newer"}, "json")
-                wait_until(lambda: schemas.known[subject, None].version == 2, what="the new latest version")
+                wait_until(lambda: schemas.known[subject, None].version == Version(2), what="the new latest version")
                 assert len(warnings) == 1
                 proxied.disconnect()
                 wait_until(lambda: len(warnings) == 2, what="the warning of the second outage")
@@ -69,7 +70,7 @@ class TestUnavailable:
             fails_within(SLACK, lambda: schemas.versions(subject))
             proxied.proxy.accept()
             assert schemas.find(subject, None) is not None
-            assert schemas.versions(subject) == [1]
+            assert schemas.versions(subject) == [Version(1)]
 
     def test_a_deleted_subject_keeps_its_cached_schema(self, proxied: ProxiedRegistry, subject: str) -> None:
         warnings: list[str] = []

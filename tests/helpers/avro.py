@@ -11,6 +11,7 @@ from typing import Any
 import fastavro
 from hypothesis import strategies as st
 
+from tailrace.schema_versions import Version
 from tailrace.schemas.avro.compiled import CompiledAvroSchema
 
 FILE = "schemas/T/1.avsc"
@@ -18,7 +19,7 @@ FILE = "schemas/T/1.avsc"
 
 def compile_schema(document: Any, **named: Any) -> CompiledAvroSchema:
     return CompiledAvroSchema.compile(
-        "T", 1, document, FILE, named={name.replace("_", "."): one for name, one in named.items()}
+        "T", Version(1), document, FILE, named={name.replace("_", "."): one for name, one in named.items()}
     )
 
 

@@ -7,6 +7,7 @@ from typing import Any
 from unittest.mock import patch
 
 from helpers.avro import FILE, field, record
+from tailrace.schema_versions import Version
 from tailrace.schemas.avro.compiled import CompiledAvroSchema
 from tailrace.schemas.avro.generated_writer import Write, generate
 from tailrace.schemas.avro.schema import Type, compile_document
@@ -27,7 +28,7 @@ def generated_writer(document: Any) -> Write:
 def reference_schema(document: Any) -> CompiledAvroSchema:
     """Compiles a schema that only uses the reference path."""
     with patch("tailrace.schemas.avro.compiled.generate", lambda _: None):
-        return CompiledAvroSchema.compile("T", 1, document, FILE)
+        return CompiledAvroSchema.compile("T", Version(1), document, FILE)
 
 
 def try_write(fast: Write, value: Any) -> bytes | None:

@@ -36,9 +36,9 @@ class CountingClient(RegistryClient):
 
     fetches = 0
 
-    def fetch(self, subject: str, version: int | None = None) -> FetchedSchema | None:
+    def fetch(self, subject: str, number: int | None = None) -> FetchedSchema | None:
         self.fetches += 1
-        return super().fetch(subject, version)
+        return super().fetch(subject, number)
 
 
 class ProxiedRegistry:

@@ -20,12 +20,13 @@ from urllib.parse import urlsplit
 import pytest
 
 from tailrace.errors import RegistryRefused, SchemaError
+from tailrace.schema_versions import Version
 from tailrace.schemas.compiled import CompiledSchema, Reference, SchemaSet
 from tailrace.schemas.folder import load_folder
 from tailrace.schemas.json_schema import DRAFTS, CompiledJsonSchema
 from tailrace.schemas.registry.cache import RegistrySchemas
 from tailrace.schemas.registry.client import FetchedSchema, RegistryClient, RegistryOptions
-from tailrace.schemas.registry.register import compare, identified, in_order, register
+from tailrace.schemas.registry.register import RegistryEntry, compare, identified, in_order, register
 from tailrace.testkit.stack import Direction, RegistryServer, ServerChoice, StackError, TcpProxy, wait_until
 from tailrace.testkit.stack.ports import free_port
 from tailrace.testkit.stack.process import descendants
@@ -164,13 +165,13 @@ class Quiet(SimpleHTTPRequestHandler):
 class TestClient:
     def test_a_registered_schema_is_found_under_the_same_id(self, client: RegistryClient, subject: str) -> None:
         found = client.register(subject, ORDER, "json")
-        assert found.version == 1
+        assert found.number == 1
         assert client.register(subject, ORDER, "json") == found
         assert client.lookup(subject, ORDER, "json") == found
         fetched = client.fetch(subject, 1)
         assert fetched is not None
         assert (fetched.kind, fetched.document, fetched.registered) == ("json", ORDER, found.registered)
-        assert (fetched.subject, fetched.version, fetched.references) == (subject, 1, ())
+        assert (fetched.subject, fetched.number, fetched.references) == (subject, 1, ())
         assert subject in client.subjects()
 
     def test_every_request_returns_the_current_latest_version(self, client: RegistryClient, subject: str) -> None:
@@ -180,8 +181,8 @@ class TestClient:
         second = client.fetch(subject)
         assert first is not None
         assert second is not None
-        assert (first.version, second.version, second.document) == (1, 2, WIDER)
-        assert client.versions(subject) == [1, 2]
+        assert (first.number, second.number, second.document) == (1, 2, WIDER)
+        assert client.numbers(subject) == [1, 2]
 
     def test_whitespace_makes_no_difference_to_a_lookup(self, client: RegistryClient, subject: str) -> None:
         body = json.dumps({"schema": json.dumps(ORDER, indent=4), "schemaType": "JSON"}).encode()
@@ -190,13 +191,13 @@ class TestClient:
         number = json.load(urllib.request.urlopen(request, timeout=20))["id"]
         found = client.lookup(subject, ORDER, "json")
         assert found is not None
-        assert (found.registered.id, found.version) == (number, 1)
+        assert (found.registered.id, found.number) == (number, 1)
 
     def test_an_unregistered_schema_returns_none(self, client: RegistryClient, subject: str) -> None:
         assert client.fetch(subject) is None
         assert client.fetch(subject, 1) is None
         assert client.lookup(subject, ORDER, "json") is None
-        assert client.versions(subject) == []
+        assert client.numbers(subject) == []
         client.register(subject, ORDER, "json")
         assert client.fetch(subject, 7) is None
         assert client.lookup(subject, OTHER, "json") is None
@@ -210,7 +211,7 @@ class TestClient:
 
     def test_avro_schemas_keep_their_references(self, client: RegistryClient, subject: str) -> None:
         money = client.register(f"{subject} money", MONEY, "avro")
-        references = (Reference("shop.Money", f"{subject} money", money.version),)
+        references = (Reference("shop.Money", f"{subject} money", Version(money.number)),)
         found = client.register(subject, PRICE, "avro", references)
         fetched = client.fetch(subject)
         assert fetched is not None
@@ -219,7 +220,7 @@ class TestClient:
 
     def test_a_reference_without_target_is_refused(self, client: RegistryClient, subject: str) -> None:
         with pytest.raises(SchemaError):
-            client.register(subject, PRICE, "avro", [Reference("shop.Money", f"{subject} money", 1)])
+            client.register(subject, PRICE, "avro", [Reference("shop.Money", f"{subject} money", Version(1))])
         assert client.fetch(subject) is None
 
     def test_a_subjects_level_decides_what_is_compatible(self, client: RegistryClient, subject: str) -> None:
@@ -233,7 +234,7 @@ class TestClient:
             client.register(subject, OTHER, "json")
         assert not isinstance(refused.value, RegistryRefused)
         assert "/properties/id" in refused.value.why
-        assert client.versions(subject) == [1]
+        assert client.numbers(subject) == [1]
 
     def test_a_level_that_does_not_exist_is_refused(self, client: RegistryClient, subject: str) -> None:
         client.register(subject, ORDER, "json")
@@ -277,7 +278,7 @@ class TestSchemas:
             assert compiled.is_valid({"id": 1})
             assert not compiled.is_valid({"id": "1"})
             assert compiled.registered is not None
-            assert compiled_schemas.known == {(subject, "1"): compiled}
+            assert compiled_schemas.known == dict.fromkeys([(subject, "1"), (subject, "1.0.0")], compiled)
             asked = proxy.moved(Direction.TO_SERVER)
             assert compiled_schemas.find(subject, "1") is compiled
             assert proxy.moved(Direction.TO_SERVER) == asked
@@ -301,16 +302,16 @@ class TestSchemas:
             client.register(subject, ORDER, "json")
             found = wait_until(lambda: compiled_schemas.find(subject, "1"), what="the new schema")
             assert found is not None
-            assert found.version == 1
+            assert found.version == Version(1)
 
     def test_a_new_latest_version_is_loaded_in_the_background(self, client: RegistryClient, subject: str) -> None:
         client.register(subject, ORDER, "json")
         with RegistrySchemas(client, compile_fetched, warn=unexpected, refresh_seconds=0.05) as compiled_schemas:
             compiled = compiled_schemas.find(subject, None)
             assert compiled is not None
-            assert compiled.version == 1
+            assert compiled.version == Version(1)
             client.register(subject, WIDER, "json")
-            wait_until(lambda: compiled_schemas.known[subject, None].version == 2, what="the new latest version")
+            wait_until(lambda: compiled_schemas.known[subject, None].version == Version(2), what="the new latest")
             assert compiled_schemas.known[subject, "1"] is compiled
             assert compiled_schemas.known[subject, "2"] is compiled_schemas.known[subject, None]
 
@@ -322,14 +323,14 @@ class TestSchemas:
             client.register(subject, {**WIDER, "$schema": "http://example.invalid/draft"}, "json")
             wait_until(lambda: warnings, what="the warning")
             client.register(subject, {**WIDER, "title": "fit"}, "json")
-            wait_until(lambda: compiled_schemas.known[subject, None].version == 3, what="the next version")
+            wait_until(lambda: compiled_schemas.known[subject, None].version == Version(3), what="the next version")
         assert compiled is not None
         assert len(warnings) == 1
         assert f"version 1 of {subject} stays in use" in warnings[0]
 
     def test_references_are_fetched_with_a_schema(self, client: RegistryClient, subject: str) -> None:
         client.register(f"{subject} money", MONEY, "avro")
-        client.register(subject, PRICE, "avro", [Reference("shop.Money", f"{subject} money", 1)])
+        client.register(subject, PRICE, "avro", [Reference("shop.Money", f"{subject} money", Version(1))])
         given: list[FetchedSchema] = []
 
         def keep(fetched: FetchedSchema) -> CompiledSchema:
@@ -348,13 +349,13 @@ class TestSchemas:
 class TestIdentified:
     def test_a_folders_schemas_get_the_registrys_ids(self, client: RegistryClient, subject: str) -> None:
         found = client.register(f"{subject}-value", {"$schema": DRAFTS[0], **ORDER}, "json")
-        folder = SchemaSet.of([CompiledJsonSchema.compile(subject, 1, ORDER, "schemas/Order/1.json")])
+        folder = SchemaSet.of([CompiledJsonSchema.compile(subject, Version(1), ORDER, "schemas/Order/1.json")])
         named = identified(folder, client, lambda compiled: f"{compiled.subject}-value")
         assert [compiled.registered for compiled in named] == [found.registered]
         assert named.known[subject, None].is_valid({"id": 1})
 
     def test_an_unregistered_schema_is_reported_with_a_remedy(self, client: RegistryClient, subject: str) -> None:
-        folder = SchemaSet.of([CompiledJsonSchema.compile(subject, 1, ORDER, "schemas/Order/1.json")])
+        folder = SchemaSet.of([CompiledJsonSchema.compile(subject, Version(1), ORDER, "schemas/Order/1.json")])
         with pytest.raises(SchemaError, match=r"schemas/Order/1\.json is not registered") as missing:
             identified(folder, client, lambda compiled: compiled.subject)
         assert "tailrace schemas register" in missing.value.remedy
@@ -396,6 +397,47 @@ class TestRegistering:
         assert order.is_valid({"to": {"zip": "1"}})
         assert not order.is_valid({"to": {"zip": 1}})
         assert price.encode({"gross": {"cents": 3}}) == b"\x06"
+
+    def test_versions_with_three_numbers_are_found_by_what_their_schemas_state(
+        self, client: RegistryClient, tmp_path: Path
+    ) -> None:
+        """The registry numbers them 1, 2 and 3, so its number 2 is not version 2 or 2.0.0."""
+        word = f"s{uuid.uuid4().hex[:8]}"
+        files = {f"{word}/{name}": {"const": name} for name in ("1.9.0.json", "1.10.0.json", "2.0.0.json")}
+        files |= {f"{word}-Price/1.1.0.avsc": PRICE, f"{word}-Money/1.2.0.avsc": MONEY}
+        for name, document in files.items():
+            (tmp_path / name).parent.mkdir(exist_ok=True)
+            (tmp_path / name).write_text(json.dumps(document))
+        schemas = load_folder(tmp_path)
+
+        def entries() -> list[RegistryEntry]:
+            return compare(load_folder(tmp_path).schemas, client, lambda compiled: compiled.subject)
+
+        assert len(list(register(entries(), client))) == len(files)
+        assert list(register(entries(), client)) == []
+        assert client.numbers(word) == [1, 2, 3]
+        assert all(compiled.registered for compiled in identified(schemas, client, lambda compiled: compiled.subject))
+        with RegistrySchemas(client, worker_registry.compile_fetched, warn=unexpected) as found:
+            assert [str(version) for version in found.versions(word)] == ["1.9.0", "1.10.0", "2.0.0"]
+            for text, name in (("1.10.0", "1.10.0.json"), ("1.9.0", "1.9.0.json"), ("2", "2.0.0.json")):
+                schema = found.find(word, text)
+                assert schema is not None
+                assert schema.is_valid(name)
+                assert found.known[word, text] is schema
+            assert found.find(word, "2.0.0") is found.find(word, "2") is found.find(word, None)
+            assert [found.find(word, text) for text in ("1", "1.0.0", "3", "1.11.0")] == [None] * 4
+            price = found.find(f"{word}-Price", "1.1.0")
+            assert price is not None
+            assert price.references == (Reference("shop.Money", f"{word}-Money", Version(1, 2)),)
+            assert price.encode({"gross": {"cents": 3}}) == b"\x06"
+        (tmp_path / word / "1.10.0.json").write_text('{"const": "changed"}')
+        assert [str(entry.schema.version) for entry in entries() if entry.changed] == ["1.10.0"]
+
+    def test_whole_versions_of_a_plain_registry_are_its_numbers(self, client: RegistryClient, subject: str) -> None:
+        client.register(subject, ORDER, "json")
+        with RegistrySchemas(client, compile_fetched, warn=unexpected) as found:
+            assert found.find(subject, "1.0.0") is found.find(subject, "1") is not None
+            assert found.find(subject, "1.0.1") is None
 
     def test_circular_references_cannot_be_registered(self, tmp_path: Path) -> None:
         for name, other in (("A", "B"), ("B", "A")):

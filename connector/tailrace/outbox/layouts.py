@@ -19,6 +19,7 @@ import orjson
 
 from tailrace.errors import LayoutMismatch, Reason, Rejected
 from tailrace.event import JSONB, TEXT, UNREADABLE, Columns, Headers, OutboxEvent, Row, Undecodable
+from tailrace.schema_versions import version_at
 
 BYTEA = 17
 PAYLOAD_TYPES = {BYTEA: "bytea", TEXT: "text", 114: "json", 1043: "varchar", JSONB: "jsonb"}
@@ -275,8 +276,8 @@ def _type_named(oid: int) -> str:
     return f"its type has OID {oid} (SELECT {oid}::regtype)"
 
 
-def _version_inside(raw: bytes, *, path: list[str]) -> str | None:
-    """Returns the version at `path` of a JSON text; None, which means the latest, if there is none."""
+def _version_inside(raw: bytes, *, path: list[str], absent: str | None = None) -> str | None:
+    """Returns the version at `path` of a JSON text; `absent`, or None for the latest, if there is none."""
     try:
         found = orjson.loads(raw)
     except ValueError:
@@ -285,9 +286,7 @@ def _version_inside(raw: bytes, *, path: list[str]) -> str | None:
             "the column that holds the schema's version is not JSON",
             remedy="Have the service write JSON there, or change outbox.columns.version.",
         ) from None
-    for name in path:
-        found = found.get(name) if isinstance(found, dict) else None
-    return None if found is None else str(found)
+    return version_at(found, path, absent=absent)
 
 
 def _from_hex(text: bytes | None, column: str) -> bytes | None:

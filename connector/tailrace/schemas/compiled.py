@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple, Protocol
 
 from tailrace.errors import SchemaError
+from tailrace.schema_versions import Version
 from tailrace.schemas.strict_json import Json
 
 Kind = Literal["json", "avro"]
@@ -31,7 +32,7 @@ class Reference(NamedTuple):
 
     name: str
     subject: str
-    version: int
+    version: Version
 
 
 class RegistryIds(NamedTuple):
@@ -49,7 +50,7 @@ class CompiledSchema(Protocol):
     @property
     def subject(self) -> str: ...
     @property
-    def version(self) -> int: ...
+    def version(self) -> Version: ...
     @property
     def file(self) -> str: ...
     @property
@@ -86,7 +87,7 @@ class SchemaLookup(Protocol):
         """Looks up a schema that is not in `known`. Returns None if it is not registered. Raises
         RegistryUnavailable, or SchemaError if the registered schema cannot be used."""
 
-    def versions(self, subject: str) -> list[int]:
+    def versions(self, subject: str) -> list[Version]:
         """Returns the registered versions, oldest first; empty if there are none."""
 
 
@@ -99,18 +100,20 @@ class SchemaSet:
 
     @classmethod
     def of(cls, schemas: Iterable[CompiledSchema] = ()) -> SchemaSet:
-        by_subject: dict[str, dict[int, CompiledSchema]] = {}
+        by_subject: dict[str, dict[Version, CompiledSchema]] = {}
         for schema in schemas:
             other = by_subject.setdefault(schema.subject, {}).setdefault(schema.version, schema)
             if other is not schema:
                 raise SchemaError(
                     f"version {schema.version} of {schema.subject} is registered twice: {other.file} and {schema.file}",
+                    why="A whole number N and N.0.0 are the same version." if schema.version.whole else "",
                     remedy="Keep one of them.",
                 )
         ordered = tuple(versions[number] for versions in by_subject.values() for number in sorted(versions))
         known: dict[tuple[str, str | None], CompiledSchema] = {}
         for schema in ordered:
-            known[schema.subject, str(schema.version)] = schema
+            for text in schema.version.spellings:
+                known[schema.subject, text] = schema
             known[schema.subject, None] = schema  # the latest version comes last and stays
         return cls(ordered, known)
 
@@ -120,7 +123,7 @@ class SchemaSet:
     def find(self, subject: str, version: str | None) -> CompiledSchema | None:
         return self.known.get((subject, version))
 
-    def versions(self, subject: str) -> list[int]:
+    def versions(self, subject: str) -> list[Version]:
         return [schema.version for schema in self.schemas if schema.subject == subject]
 
 

@@ -1,5 +1,6 @@
 """Reads a schema folder: `<subject>/<version>.json` or `.avsc`, or `<subject>.json` for a subject with one version.
 
+A version is a whole number or major.minor.patch: `OrderPlaced/2.json`, `OrderPlaced/1.4.0.json`.
 Every file in the folder must be a schema: a file that was silently ignored could be one with a misspelt name, and its
 events would not be validated. Exceptions are `compatibility.yaml` and names that start with a dot (version control, the
 links of a mounted ConfigMap). JSON Schemas refer to each other by relative path (`../Address/1.json#/$defs/street`) or
@@ -8,14 +9,14 @@ by `$id`, Avro schemas by the names of their types.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from urllib.parse import quote, urljoin
 
-from tailrace.errors import SchemaError
+from tailrace.errors import SchemaError, SchemaVersionInvalid
+from tailrace.schema_versions import ANNOTATION, Version, require_version, stated_version
 from tailrace.schemas.avro import names as avro_names
 from tailrace.schemas.compiled import CompiledSchema, Kind, Reference, SchemaSet
 from tailrace.schemas.json_schema import CompiledJsonSchema, outside_references, require_draft
@@ -26,8 +27,10 @@ COMPATIBILITY = "compatibility.yaml"
 """The only file that is not a schema: it says which changes are allowed."""
 KINDS: Mapping[str, Kind] = {".json": "json", ".avsc": "avro"}
 
-_version = re.compile(r"([1-9][0-9]{0,8})\.(?:json|avsc)").fullmatch
-_FORM = "The folder holds <event type>/<version>.json (or .avsc), such as OrderPlaced/1.json, or <event type>.json."
+_FORM = (
+    "The folder holds <event type>/<version>.json (or .avsc), such as OrderPlaced/1.json or OrderPlaced/1.0.0.json, or "
+    "<event type>.json."
+)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -35,7 +38,7 @@ class SchemaFile:
     """One file of the folder, parsed but not yet compiled."""
 
     subject: str
-    version: int
+    version: Version
     path: Path
     address: str
     text: bytes
@@ -74,7 +77,19 @@ def read_folder(path: str | Path) -> list[SchemaFile]:
         text = _read(file)
         address = BASE + quote(file.relative_to(folder).as_posix())
         files.append(SchemaFile(subject, version, file, address, text, _document(file, text)))
+        _require_stated(files[-1])
     return files
+
+
+def _require_stated(file: SchemaFile) -> None:
+    """Refuses a schema that states another version than its name: a registry would take it for that version."""
+    document = file.document
+    if isinstance(document, dict) and ANNOTATION in document and stated_version(document) != file.version:
+        raise SchemaVersionInvalid(
+            f"{file.locate((ANNOTATION,))}: {ANNOTATION} is not {file.version}, the version of the file's name",
+            why=f"In a registry, {ANNOTATION} says which version a schema is.",
+            remedy=f'Write "{ANNOTATION}": "{file.version}", remove {ANNOTATION}, or rename the file.',
+        )
 
 
 def compile_files(files: Sequence[SchemaFile]) -> SchemaSet:
@@ -149,19 +164,19 @@ def _references(
     return tuple(found[name] for name in sorted(found))
 
 
-def _files(folder: Path) -> Iterator[tuple[str, int, Path]]:
+def _files(folder: Path) -> Iterator[tuple[str, Version, Path]]:
     for entry in _entries(folder):
         if entry.is_dir():
             files = _entries(entry)
             if not files:
                 raise SchemaError(f"{entry} holds no schema", why=_FORM, remedy=f"Add {entry}/1.json, or remove it.")
             for file in files:
-                match = _version(file.name)
-                if match is None or not file.is_file():
-                    raise _unknown(file, f"Name it by its version, such as {entry}/1.json, or move it elsewhere.")
-                yield entry.name, int(match[1]), file
+                remedy = f"Name it by its version, such as {entry}/1.json or {entry}/1.0.0.json, or move it elsewhere."
+                if file.suffix not in KINDS or not file.is_file():
+                    raise _unknown(file, remedy)
+                yield entry.name, require_version(file.stem, str(file), remedy=remedy), file
         elif entry.suffix in KINDS and entry.stem and entry.is_file():
-            yield entry.stem, 1, entry
+            yield entry.stem, Version(1), entry
         elif entry.name != COMPATIBILITY:
             raise _unknown(entry, "Rename it, or move it elsewhere.")
 

@@ -15,6 +15,7 @@ from typing import Any
 import jsonschema_rs
 
 from tailrace.errors import Reason, Rejected, SchemaError
+from tailrace.schema_versions import Version
 from tailrace.schemas.compiled import EncodeText, Kind, Reference, RegistryIds
 from tailrace.schemas.messages import Explainer
 from tailrace.schemas.strict_json import Json
@@ -43,7 +44,7 @@ class CompiledJsonSchema:
     """Implements `CompiledSchema` with a JSON Schema."""
 
     subject: str
-    version: int
+    version: Version
     file: str
     document: Json
     validator: jsonschema_rs.Validator
@@ -58,7 +59,7 @@ class CompiledJsonSchema:
     def compile(
         cls,
         subject: str,
-        version: int,
+        version: Version,
         document: Json,
         file: str,
         *,

@@ -7,19 +7,17 @@ into the schema's types instead (`CompiledSchema.encode_text`).
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable
 from typing import Literal
 
 from tailrace.errors import Reason, Rejected, SchemaError
 from tailrace.event import OutboxEvent
+from tailrace.schema_versions import FORM, parse_version
 from tailrace.schemas.compiled import CompiledSchema, SchemaLookup, SchemaSet, subject_flaw
 from tailrace.schemas.messages import cut
 from tailrace.schemas.strict_json import Json, NotJsonError, has_nul, parse
 
 Unknown = Literal["dead_letter", "pass"]
-
-_version = re.compile(r"[1-9][0-9]{0,8}", re.ASCII).fullmatch
 
 
 ValidatedPayload = tuple[Json, CompiledSchema | None]
@@ -91,7 +89,7 @@ class PayloadValidator:
     def _look_for(self, subject: str, version: str | None) -> CompiledSchema | None:
         """Looks up a schema that is not known yet. Returns None if the event may pass unvalidated."""
         try:
-            found = self._schemas.find(subject, version) if version is None or _version(version) else None
+            found = self._schemas.find(subject, version) if version is None or parse_version(version) else None
         except SchemaError as error:
             # The service chooses the type, and with it the schema, so an unusable schema affects only events of that
             # type.
@@ -104,11 +102,11 @@ class PayloadValidator:
 
     def _no_schema(self, type_name: str, version: str | None) -> Rejected:
         shown = cut(type_name)
-        if version is not None and not _version(version):
+        if version is not None and parse_version(version) is None:
             return Rejected(
                 Reason.SCHEMA_VALIDATION_FAILED,
-                f"the schema version {cut(version)!r} is not a whole number",
-                remedy="Have the service write the number of a registered version, such as 1.",
+                f"{cut(version)!r} is not a schema version. {FORM}",
+                remedy="Have the service write a registered version, such as 1 or 1.0.0.",
             )
         if flaw := subject_flaw(type_name):
             return Rejected(

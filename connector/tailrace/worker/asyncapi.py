@@ -60,9 +60,7 @@ def _schemas(settings: PipelineSettings) -> list[CompiledSchema]:
             remedy="Describe the schemas of a folder instead: set schemas.folder.",
         )
     with registry_client(schemas.registry) as client:
-        fetched = [
-            client.fetch(subject, number) for subject in client.subjects() for number in client.versions(subject)
-        ]
+        fetched = [client.fetch(subject, number) for subject in client.subjects() for number in client.numbers(subject)]
         return [compile_fetched(with_references(each, client.fetch)) for each in fetched if each is not None]
 
 

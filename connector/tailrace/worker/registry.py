@@ -37,7 +37,7 @@ def registry_client(registry: RegistrySettings) -> RegistryClient:
 
 def compile_fetched(fetched: FetchedSchema) -> CompiledSchema:
     """Compiles a schema of a registry."""
-    address = f"{BASE}{quote(fetched.subject)}/{fetched.version}.json"
+    address = f"{BASE}{quote(fetched.subject)}/{fetched.number}.json"
     if fetched.kind == "avro":
         named = {name: definition for doc in fetched.named.values() for name, definition in avro_names.definitions(doc)}
         return CompiledAvroSchema.compile(

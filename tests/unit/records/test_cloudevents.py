@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from tailrace.errors import Reason, Rejected
 from tailrace.event import Headers, OutboxEvent, Record, Route
 from tailrace.records.formats import RecordFormat, record_maker
+from tailrace.schema_versions import Version
 from tailrace.schemas.compiled import CompiledSchema
 from tailrace.schemas.json_schema import CompiledJsonSchema
 
@@ -128,7 +129,7 @@ def test_an_invalid_attribute_is_rejected(mode: str, changes: dict[str, str]) ->
 )
 @pytest.mark.parametrize("mode", MODES)
 def test_dataschema_is_set_if_the_schema_has_an_address(mode: str, file: str, shown: bool) -> None:
-    found = parsed(made(mode, event(), CompiledJsonSchema.compile("Placed", 1, {}, file)))
+    found = parsed(made(mode, event(), CompiledJsonSchema.compile("Placed", Version(1), {}, file)))
     assert found.get_dataschema() == (file if shown else None)
 
 

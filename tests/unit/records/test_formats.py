@@ -20,6 +20,7 @@ from tailrace.errors import ConfigError, Reason, Rejected
 from tailrace.event import OutboxEvent, Record, Route
 from tailrace.records.formats import RecordFormat, record_maker
 from tailrace.records.plain import plain_record
+from tailrace.schema_versions import Version
 from tailrace.schemas.avro.compiled import CompiledAvroSchema
 from tailrace.schemas.compiled import CompiledSchema, RegistryIds
 from tailrace.schemas.json_schema import CompiledJsonSchema
@@ -47,8 +48,8 @@ class Registry:
         found = self.client.register_schema_full_response(subject, Schema(text, schema_type=kind.upper()))
         registered = RegistryIds(found.schema_id or 0, found.guid if guid else None)
         if kind == "avro":
-            return CompiledAvroSchema.compile(subject, 1, document, "registry", registered=registered)
-        return CompiledJsonSchema.compile(subject, 1, document, "registry", registered=registered)
+            return CompiledAvroSchema.compile(subject, Version(1), document, "registry", registered=registered)
+        return CompiledJsonSchema.compile(subject, Version(1), document, "registry", registered=registered)
 
     def read(self, kind: str, record: Record, part: str = MessageField.VALUE) -> Any:
         context = SerializationContext(record.topic, part, record.headers)
@@ -175,7 +176,7 @@ def test_a_schema_of_the_other_kind_is_rejected(registry: Registry, value: Any, 
 
 
 def test_an_unregistered_schema_stops_the_pipeline() -> None:
-    schema = CompiledJsonSchema.compile("Order", 1, {}, "schemas/Order/1.json")
+    schema = CompiledJsonSchema.compile("Order", Version(1), {}, "schemas/Order/1.json")
     make = record_maker(RecordFormat(schema_id="prefix"), key_schema=None)
     with pytest.raises(ConfigError, match=r"schemas/Order/1\.json"):
         make(event(b"{}"), Route(TOPIC), ({}, schema))

@@ -11,12 +11,13 @@ from hypothesis import strategies as st
 
 from tailrace.errors import ConfigError
 from tailrace.records import framing
+from tailrace.schema_versions import Version
 from tailrace.schemas.avro.compiled import CompiledAvroSchema
 from tailrace.schemas.compiled import RegistryIds
 
 
 def schema(registered: RegistryIds | None) -> CompiledAvroSchema:
-    return CompiledAvroSchema.compile("orders-value", 1, "string", "registry", registered=registered)
+    return CompiledAvroSchema.compile("orders-value", Version(1), "string", "registry", registered=registered)
 
 
 @given(st.integers(0, 2**31 - 1))

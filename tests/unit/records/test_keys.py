@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from tailrace.errors import ConfigError, Reason, RegistryUnavailable, Rejected
 from tailrace.records.framing import SchemaId
 from tailrace.records.keys import KeyFormat, key_writer
+from tailrace.schema_versions import Version
 from tailrace.schemas.avro.compiled import CompiledAvroSchema
 from tailrace.schemas.compiled import CompiledSchema, RegistryIds
 from tailrace.schemas.json_schema import CompiledJsonSchema
@@ -22,12 +23,12 @@ GUID = "89791762-2336-4186-9674-299b90a802e2"
 
 
 def avro(topic: str) -> CompiledSchema:
-    return CompiledAvroSchema.compile(f"{topic}-key", 1, "string", "registry", registered=RegistryIds(7, GUID))
+    return CompiledAvroSchema.compile(f"{topic}-key", Version(1), "string", "registry", registered=RegistryIds(7, GUID))
 
 
 def json_text(topic: str) -> CompiledSchema:
     document = {"type": "string", "maxLength": 4}
-    return CompiledJsonSchema.compile(f"{topic}-key", 1, document, "registry", registered=RegistryIds(8, GUID))
+    return CompiledJsonSchema.compile(f"{topic}-key", Version(1), document, "registry", registered=RegistryIds(8, GUID))
 
 
 @given(st.binary() | st.none())

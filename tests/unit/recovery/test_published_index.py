@@ -11,13 +11,16 @@ from tailrace.pipeline.processor import EventProcessor
 from tailrace.records.formats import RecordFormat, record_maker
 from tailrace.recovery.id_index import IdIndex, PublishedRecord
 from tailrace.recovery.published_index import CertainFingerprinter
+from tailrace.schema_versions import Version
 from tailrace.schemas.compiled import RegistryIds
 from tailrace.schemas.json_schema import CompiledJsonSchema
 from tailrace.verify.findings import AGAIN, DEAD_LETTERS, EDITED, ORDER, PUBLISHED, WAITING
 from tailrace.verify.fingerprints import UNCOMPARED
 from tailrace.verify.kafka_records import RecordOrigin
 
-SCHEMA = CompiledJsonSchema.compile("OrderPlaced", 1, {}, "schemas/OrderPlaced/1.json", registered=RegistryIds(7, None))
+SCHEMA = CompiledJsonSchema.compile(
+    "OrderPlaced", Version(1), {}, "schemas/OrderPlaced/1.json", registered=RegistryIds(7, None)
+)
 FORMATS = [
     RecordFormat(),
     RecordFormat(schema_id="prefix"),

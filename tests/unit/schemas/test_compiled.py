@@ -10,13 +10,14 @@ from contextlib import contextmanager
 import pytest
 
 from tailrace.errors import SchemaError
+from tailrace.schema_versions import Version
 from tailrace.schemas.compiled import SchemaSet
 from tailrace.schemas.json_schema import DRAFTS, CompiledJsonSchema
 from tailrace.schemas.validators import BASE, ReferencedSchemas
 
 
 def compile_schema(document: object, type_name: str = "T", version: int = 1) -> CompiledJsonSchema:
-    return CompiledJsonSchema.compile(type_name, version, document, f"schemas/{type_name}/{version}.json")
+    return CompiledJsonSchema.compile(type_name, Version(version), document, f"schemas/{type_name}/{version}.json")
 
 
 @contextmanager
@@ -85,7 +86,7 @@ def test_a_remote_reference_in_an_unused_part_is_refused() -> None:
 def test_a_registered_document_may_be_referred_to_by_path_and_by_address() -> None:
     around = ReferencedSchemas.of({f"{BASE}A/1.json": {"type": "string"}, "https://example.org/b": {"type": "integer"}})
     document = {"properties": {"a": {"$ref": "../A/1.json"}, "b": {"$ref": "https://example.org/b"}}}
-    compiled = CompiledJsonSchema.compile("T", 1, document, "f", surroundings=around.at(f"{BASE}T/1.json"))
+    compiled = CompiledJsonSchema.compile("T", Version(1), document, "f", surroundings=around.at(f"{BASE}T/1.json"))
     assert compiled.is_valid({"a": "x", "b": 1})
     assert not compiled.is_valid({"a": 1})
     assert not compiled.is_valid({"b": "x"})
@@ -163,11 +164,11 @@ def test_formats_are_checked() -> None:
 def test_a_schema_set_returns_versions_in_order() -> None:
     compiled_schemas = [compile_schema({}, "A", 10), compile_schema({}, "A", 2), compile_schema({}, "B", 1)]
     schemas = SchemaSet.of(compiled_schemas)
-    assert schemas.versions("A") == [2, 10]
+    assert schemas.versions("A") == [Version(2), Version(10)]
     assert schemas.versions("C") == []
     assert schemas.find("A", "2") is compiled_schemas[1]
     assert schemas.find("A", "3") is None
-    assert [(compiled.subject, compiled.version) for compiled in schemas] == [("A", 2), ("A", 10), ("B", 1)]
+    assert [(compiled.subject, compiled.version.major) for compiled in schemas] == [("A", 2), ("A", 10), ("B", 1)]
 
 
 def test_a_version_registered_twice_is_refused() -> None:

@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from tailrace.errors import SchemaError
+from tailrace.errors import SchemaError, SchemaVersionInvalid
+from tailrace.schema_versions import Version
 from tailrace.schemas.compiled import Reference
 from tailrace.schemas.folder import load_folder
 from tailrace.schemas.line_numbers import line_of
@@ -19,14 +20,14 @@ def write(folder: Path, files: dict[str, str]) -> None:
 
 
 def test_versioned_files_flat_files_and_types_with_dots_are_read(tmp_path: Path) -> None:
-    files = ["OrderPlaced/1.json", "OrderPlaced/12.json", "shop.order.paid/2.json", "shop.refund.json"]
+    files = ["OrderPlaced/1.json", "OrderPlaced/12.json", "shop.order.paid/1.10.0.json", "shop.refund.json"]
     write(tmp_path, dict.fromkeys(files, "{}") | {".gitkeep": "", "OrderPlaced/.note": "x"})
-    found = {(schema.subject, schema.version, schema.file) for schema in load_folder(tmp_path)}
+    found = {(schema.subject, str(schema.version), schema.file) for schema in load_folder(tmp_path)}
     assert found == {
-        ("OrderPlaced", 1, str(tmp_path / "OrderPlaced/1.json")),
-        ("OrderPlaced", 12, str(tmp_path / "OrderPlaced/12.json")),
-        ("shop.order.paid", 2, str(tmp_path / "shop.order.paid/2.json")),
-        ("shop.refund", 1, str(tmp_path / "shop.refund.json")),
+        ("OrderPlaced", "1", str(tmp_path / "OrderPlaced/1.json")),
+        ("OrderPlaced", "12", str(tmp_path / "OrderPlaced/12.json")),
+        ("shop.order.paid", "1.10.0", str(tmp_path / "shop.order.paid/1.10.0.json")),
+        ("shop.refund", "1", str(tmp_path / "shop.refund.json")),
     }
 
 
@@ -35,15 +36,9 @@ def test_versioned_files_flat_files_and_types_with_dots_are_read(tmp_path: Path)
     [
         "README.md",
         "T/readme.txt",
-        "T/v1.json",
-        "T/0.json",
-        "T/01.json",
         "T/1.JSON",
         "T/1.json~",
         "T/1/2.json",
-        "T/-1.json",
-        "T/1.5.json",
-        "T/١.json",
         "T.yaml",
     ],
 )
@@ -53,6 +48,46 @@ def test_files_with_other_names_are_refused(tmp_path: Path, name: str) -> None:
         load_folder(tmp_path)
     assert str(tmp_path / name).startswith(caught.value.what.partition(" is not")[0])
     assert caught.value.remedy
+
+
+@pytest.mark.parametrize(
+    "version", ["v1", "0", "01", "-1", "1.5", "١", "1.0", "1.0.0-beta", "1.0.0.0", "01.0.0", "1..0", "0.0.0", "1 "]
+)
+def test_a_file_whose_name_is_not_a_version_is_refused(tmp_path: Path, version: str) -> None:
+    write(tmp_path, {f"T/{version}.json": "{}"})
+    with pytest.raises(SchemaVersionInvalid) as caught:
+        load_folder(tmp_path)
+    assert caught.value.what == f"{tmp_path}/T/{version}.json: {version!r} is not a version"
+    assert "T/1.0.0.json" in caught.value.remedy
+
+
+def test_the_highest_version_is_the_latest_and_both_spellings_are_known(tmp_path: Path) -> None:
+    write(tmp_path, {f"T/{version}.json": f'{{"const": "{version}"}}' for version in ("1.10.0", "1.9.0", "1", "0.9.0")})
+    schemas = load_folder(tmp_path)
+    assert [str(version) for version in schemas.versions("T")] == ["0.9.0", "1", "1.9.0", "1.10.0"]
+    latest, first = schemas.find("T", None), schemas.find("T", "1.0.0")
+    assert latest is not None
+    assert latest.is_valid("1.10.0")
+    assert first is not None
+    assert first is schemas.find("T", "1")
+    assert schemas.find("T", "1.1.0") is None
+
+
+def test_a_whole_number_and_its_long_form_are_one_version(tmp_path: Path) -> None:
+    write(tmp_path, {"T/1.json": "{}", "T/1.0.0.json": "{}"})
+    with pytest.raises(SchemaError, match="twice") as caught:
+        load_folder(tmp_path)
+    assert "N.0.0" in caught.value.why
+
+
+@pytest.mark.parametrize(("stated", "is_right"), [("1.4.0", True), ("1.5.0", False), ("x", False)])
+def test_a_stated_version_must_be_that_of_the_name(tmp_path: Path, stated: str, is_right: bool) -> None:
+    write(tmp_path, {"T/1.4.0.json": f'{{"x-version": "{stated}"}}'})
+    if is_right:
+        load_folder(tmp_path)
+        return
+    with pytest.raises(SchemaVersionInvalid, match=r"T/1\.4\.0\.json:1 .*x-version is not 1\.4\.0"):
+        load_folder(tmp_path)
 
 
 @pytest.mark.parametrize("text", ["", "{", "[1,]", '{"maximum": 123456789012345678901234567890}', "\ufeff{}"])
@@ -109,9 +144,9 @@ def test_files_refer_to_each_other_by_path_and_by_id(tmp_path: Path) -> None:
     for wrong in ({"zip": "x"}, {"n": "x"}, {"same": "x"}):
         assert not order.is_valid(wrong)
     assert order.references == (
-        Reference("../Address/1.json", "Address", 1),
-        Reference("../Flat.json", "Flat", 1),
-        Reference("https://example.org/address", "Address", 1),
+        Reference("../Address/1.json", "Address", Version(1)),
+        Reference("../Flat.json", "Flat", Version(1)),
+        Reference("https://example.org/address", "Address", Version(1)),
     )
 
 
@@ -162,7 +197,7 @@ def test_an_avro_schema_uses_the_types_of_other_files(tmp_path: Path) -> None:
     assert order.kind == "avro"
     assert order.is_valid({"total": {"cents": 5}, "tax": None})
     assert not order.is_valid({"total": 5, "tax": None})
-    assert order.references == (Reference("shop.Money", "Money", 1),)
+    assert order.references == (Reference("shop.Money", "Money", Version(1)),)
 
 
 def test_an_avro_type_with_no_or_two_definitions_is_refused(tmp_path: Path) -> None:

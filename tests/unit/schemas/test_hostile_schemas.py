@@ -14,6 +14,7 @@ import jsonschema_rs
 import pytest
 
 from tailrace.errors import SchemaError
+from tailrace.schema_versions import Version
 from tailrace.schemas.json_schema import ALONE, DRAFTS, CompiledJsonSchema
 from tailrace.schemas.validators import ReferencedSchemas
 
@@ -94,7 +95,7 @@ def needy(draft: str, schema: dict[str, Any]) -> dict[str, Any]:
 
 
 def compile_schema(document: Any, surroundings: ReferencedSchemas = ALONE) -> CompiledJsonSchema:
-    return CompiledJsonSchema.compile("T", 1, document, "T/1.json", surroundings=surroundings)
+    return CompiledJsonSchema.compile("T", Version(1), document, "T/1.json", surroundings=surroundings)
 
 
 def test_the_server_records_requests_of_a_validator_that_may_fetch(trap: Trap) -> None:

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tailrace.schema_versions import Version
 from tailrace.schemas.json_schema import CompiledJsonSchema
 from tailrace.schemas.messages import LISTABLE_BYTES, describe
 
@@ -17,7 +18,7 @@ SECRET = "4111-1111-1111-1111"
 
 
 def explain(schema: Any, value: Any, *, size: int | None = None) -> str:
-    compiled = CompiledJsonSchema.compile("T", 1, schema, "T/1.json")
+    compiled = CompiledJsonSchema.compile("T", Version(1), schema, "T/1.json")
     assert not compiled.validator.is_valid(value)
     return compiled.explain(value, len(orjson.dumps(value)) if size is None else size)
 

@@ -23,6 +23,7 @@ import pytest
 
 from helpers.fetched import json_schema_suite
 from tailrace.errors import SchemaError
+from tailrace.schema_versions import Version
 from tailrace.schemas.json_schema import ALONE, CompiledJsonSchema
 from tailrace.schemas.strict_json import parse
 from tailrace.schemas.validators import ReferencedSchemas
@@ -115,7 +116,7 @@ def wrong(compiled: CompiledJsonSchema, group: Any) -> list[str]:
 def compile_schema(schema: Any, surroundings: ReferencedSchemas = ALONE) -> CompiledJsonSchema | None:
     """Returns the compiled schema, or None if the schema is rejected."""
     try:
-        return CompiledJsonSchema.compile("T", 1, schema, "T/1.json", surroundings=surroundings)
+        return CompiledJsonSchema.compile("T", Version(1), schema, "T/1.json", surroundings=surroundings)
     except SchemaError:
         return None
 

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from tailrace.errors import Reason, Rejected
 from tailrace.event import OutboxEvent, Route
 from tailrace.records.plain import plain_record
+from tailrace.schema_versions import Version
 from tailrace.schemas.compiled import SchemaSet
 from tailrace.schemas.json_schema import CompiledJsonSchema
 from tailrace.schemas.strict_json import MAX_DEPTH
@@ -34,7 +35,8 @@ DEEP = {"anyOf": [{"not": {"type": "array"}}, {"items": {"allOf": [{"$ref": "#"}
 def validator(*documents: Any, unknown: Unknown = "dead_letter", max_bytes: int = 1_000_000) -> PayloadValidator:
     numbered = enumerate(documents or (ORDER,), 1)
     schemas = [
-        CompiledJsonSchema.compile("Order", version, document, f"{version}.json") for version, document in numbered
+        CompiledJsonSchema.compile("Order", Version(number), document, f"{number}.json")
+        for number, document in numbered
     ]
     return PayloadValidator(SchemaSet.of(schemas), unknown=unknown, max_bytes=max_bytes)
 
@@ -195,9 +197,9 @@ def test_without_schemas_only_the_size_is_checked() -> None:
     assert rejection(check, event(b"x" * 11)).reason is Reason.PERMANENT_FAILURE
 
 
-@pytest.mark.parametrize("version", ["x", "", "1.0", "-1", "01", " 1", "1 ", "0", "٣", "1" * 5000])
-def test_a_version_that_is_not_a_whole_number_is_rejected(version: str) -> None:
+@pytest.mark.parametrize("version", ["x", "", "1.0", "1.0.0-beta", "-1", "01", " 1", "1 ", "0", "٣", "1" * 5000])
+def test_a_text_that_is_not_a_version_is_rejected(version: str) -> None:
     rejected = rejection(validator(), event(b"{}", version=version))
     assert rejected.reason is Reason.SCHEMA_VALIDATION_FAILED
-    assert "not a whole number" in rejected.explanation
-    assert len(rejected.explanation) < 200
+    assert "is not a schema version. A version is a whole number" in rejected.explanation
+    assert len(rejected.explanation) < 300

@@ -12,6 +12,7 @@ from tailrace.errors import Reason, Rejected
 from tailrace.event import OutboxEvent, Route
 from tailrace.pipeline.processor import EventProcessor
 from tailrace.records.formats import RecordFormat, record_maker
+from tailrace.schema_versions import Version
 from tailrace.schemas.avro.compiled import CompiledAvroSchema
 from tailrace.schemas.compiled import RegistryIds
 from tailrace.schemas.json_schema import CompiledJsonSchema
@@ -21,7 +22,9 @@ from tailrace.verify.findings import UNKNOWN
 from tailrace.verify.fingerprints import Fingerprinter, of_payload
 
 TO = Route("orders")
-SCHEMA = CompiledJsonSchema.compile("OrderPlaced", 1, {}, "schemas/OrderPlaced/1.json", registered=RegistryIds(7, None))
+SCHEMA = CompiledJsonSchema.compile(
+    "OrderPlaced", Version(1), {}, "schemas/OrderPlaced/1.json", registered=RegistryIds(7, None)
+)
 FORMATS = [
     RecordFormat(),
     RecordFormat(schema_id="prefix"),
@@ -56,7 +59,9 @@ def test_a_payload_has_the_same_fingerprint_in_every_format(format: RecordFormat
 def avro(number: int, *, fails: bool = False) -> Fingerprinter:
     """A pipeline whose values are Avro, with the schema of this number."""
     schema = {"type": "record", "name": "Order", "fields": [{"name": "n", "type": "int"}]}
-    compiled = CompiledAvroSchema.compile("OrderPlaced", 1, schema, "1.avsc", registered=RegistryIds(number, None))
+    compiled = CompiledAvroSchema.compile(
+        "OrderPlaced", Version(1), schema, "1.avsc", registered=RegistryIds(number, None)
+    )
 
     def check(event: OutboxEvent, topic: str) -> ValidatedPayload:
         if fails:

@@ -48,7 +48,7 @@ def list_schemas(file: Path | None = FILE, folder: Path | None = FOLDER, as_json
         found = ids.get((schema.subject, schema.version))
         row: dict[str, object] = {
             "subject": schema.subject,
-            "version": schema.version,
+            "version": str(schema.version),
             "kind": schema.kind,
             "mode": modes.of(schema.subject).value,
             "references": ", ".join(f"{ref.subject} {ref.version}" for ref in schema.references) or None,
@@ -129,7 +129,7 @@ def _modes(target: Target, files: list[SchemaFile]) -> Modes:
 def _conflict_json(finding: Finding) -> dict[str, object]:
     problems = [
         {
-            "earlier": conflict.earlier,
+            "earlier": str(conflict.earlier),
             "direction": conflict.direction,
             "place": problem.place,
             "line": line_of(finding.file.text, path_of(problem.place)),

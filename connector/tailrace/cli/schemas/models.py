@@ -9,7 +9,6 @@ import typer
 
 from tailrace.cli.output import say
 from tailrace.cli.schemas.target import FILE, FOLDER, find_target
-from tailrace.codegen.asyncapi.embedding import Key
 from tailrace.codegen.models.source_text import models_source
 from tailrace.config.load import load_pipeline
 from tailrace.errors import ConfigError
@@ -29,7 +28,8 @@ def models(
 ) -> int:
     """Write a Python module with a pydantic model for every schema, for editors and type checkers.
 
-    The latest version is named after the event type, earlier ones have their number appended (OrderPlacedV1). A model
+    The latest version is named after the event type, earlier ones have their version appended (OrderPlacedV1,
+    OrderPlacedV1_4_0). A model
     accepts every payload that its schema accepts. The output is deterministic. If the pipeline names a registry and no
     folder, the schemas come from the registry.
 
@@ -76,13 +76,13 @@ def _schemas(file: Path | None, folder: Path | None, types: list[str] | None) ->
     from tailrace.schemas.registry.cache import with_references
     from tailrace.worker.registry import compile_fetched, registry_client
 
-    found: dict[Key, CompiledSchema] = {}
+    found: dict[tuple[str, int], CompiledSchema] = {}
     with registry_client(schemas.registry) as client:
-        todo = [(name, number) for name in types or client.subjects() for number in client.versions(name)]
+        todo = [(name, number) for name in types or client.subjects() for number in client.numbers(name)]
         while todo:
             key = todo.pop()
             fetched = None if key in found else client.fetch(*key)
             if fetched is not None:
                 found[key] = compile_fetched(with_references(fetched, client.fetch))
-                todo += [(each.subject, each.version) for each in found[key].references]
+                todo += [(each.subject, each.version.major) for each in fetched.references]
     return list(found.values())

@@ -12,7 +12,7 @@ import typer
 from tailrace.cli.output import emit_json, say, table
 from tailrace.cli.schemas.target import AS_JSON, BOTH, find_target, registry_of, subject_of
 from tailrace.schemas.folder import compile_files
-from tailrace.schemas.registry.register import RegistryEntry, compare, stated
+from tailrace.schemas.registry.register import RegistryEntry, compare, number_in, stated
 from tailrace.schemas.registry.register import register as register_all
 
 
@@ -76,17 +76,21 @@ def diff(
         entries = compare(schemas, client, subject_of(target))
         for entry in entries:
             if entry.found is None:
-                row = {"subject": entry.subject, "version": entry.schema.version, "is": "only in the folder"}
+                row: dict[str, object] = {
+                    "subject": entry.subject,
+                    "version": str(entry.schema.version),
+                    "is": "only in the folder",
+                }
                 if entry.changed:
-                    there = client.fetch(entry.subject, entry.schema.version)
+                    there = client.fetch(entry.subject, number_in(client, entry))
                     row["is"] = "different"
                     row["diff"] = _text_diff(there.document if there else None, stated(entry.schema))
                 differences.append(row)
         for subject in sorted({entry.subject for entry in entries}):
-            ours = {entry.found.version for entry in entries if entry.subject == subject and entry.found}
-            ours |= {entry.schema.version for entry in entries if entry.subject == subject}
-            only = [version for version in client.versions(subject) if version not in ours]
-            differences += [{"subject": subject, "version": each, "is": "only in the registry"} for each in only]
+            own = [entry for entry in entries if entry.subject == subject]
+            ours = {entry.found.number if entry.found else number_in(client, entry) for entry in own}
+            only = [number for number in client.numbers(subject) if number not in ours]
+            differences += [{"subject": subject, "version": str(each), "is": "only in the registry"} for each in only]
     if as_json:
         emit_json({"differences": differences})
     else:
@@ -103,7 +107,7 @@ def _print_plan(
 ) -> None:
     for entry in changed:
         say(f"{entry.schema.file}: the registry has a different version {entry.schema.version} of {entry.subject}")
-        say(f"  remedy: restore the file, and add the change as {entry.subject}/{entry.schema.version + 1}")
+        say(f"  remedy: restore the file, and add the change as {entry.subject}/{entry.schema.version.next()}")
     for entry in missing:
         say(f"to register: {entry.schema.file} under {entry.subject}")
     before = sum(entry.found is not None for entry in entries)
@@ -115,12 +119,12 @@ def _print_plan(
 
 
 def _known_as(entry: RegistryEntry) -> str:
-    return f"version {entry.found.version} of {entry.subject}, id {entry.found.registered.id}" if entry.found else "?"
+    return f"version {entry.found.number} of {entry.subject}, id {entry.found.registered.id}" if entry.found else "?"
 
 
 def _entry_json(entry: RegistryEntry) -> dict[str, object]:
     described: dict[str, object] = {"subject": entry.subject, "file": entry.schema.file}
-    return {**described, "id": entry.found.registered.id, "version": entry.found.version} if entry.found else described
+    return {**described, "id": entry.found.registered.id, "version": entry.found.number} if entry.found else described
 
 
 def _text_diff(there: object, here: object) -> str:

@@ -16,6 +16,7 @@ from tailrace.codegen.asyncapi.embedding import key_of, needed_by
 from tailrace.codegen.asyncapi.schemas import Schemas, legal_names
 from tailrace.errors import ConfigError
 from tailrace.records.formats import RecordFormat
+from tailrace.schema_versions import Version
 from tailrace.schemas.compiled import CompiledSchema
 from tailrace.schemas.strict_json import Json
 
@@ -34,7 +35,7 @@ _STRATEGIES = {
 _PARAMETER = re.compile(r"\{(\w+)\}")
 """The part of a topic's name that depends on the event."""
 
-MessageKey = tuple[str, str, int]
+MessageKey = tuple[str, str, Version]
 """An event's type, and its schema's subject and version."""
 
 

@@ -12,11 +12,12 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from urllib.parse import quote, urljoin
 
+from tailrace.schema_versions import Version
 from tailrace.schemas.avro import names as avro_names
 from tailrace.schemas.compiled import CompiledSchema
 from tailrace.schemas.strict_json import Json
 
-Key = tuple[str, int]
+Key = tuple[str, Version]
 """A schema's subject and version."""
 
 _OF_SCHEMAS = frozenset({"properties", "patternProperties", "$defs", "definitions", "dependentSchemas", "dependencies"})

@@ -11,7 +11,7 @@ import unicodedata
 from collections.abc import Hashable, Iterable
 from dataclasses import dataclass, field
 
-from tailrace.codegen.models.names import Taken, class_name
+from tailrace.codegen.models.names import Taken, capitalized
 from tailrace.schemas.strict_json import Json
 
 ANY = "Any"
@@ -52,13 +52,13 @@ class Module:
     """The class of each part of a schema."""
     taken: Taken = field(default_factory=Taken)
 
-    def named(self, key: Hashable, *parts: str) -> str:
-        """Returns the class name for `key`; a new one, made of `parts`, if it has none yet."""
+    def named(self, key: Hashable, outer: str, *parts: str) -> str:
+        """Returns the class name for `key`; a new one, made of the outer class's name and `parts`, if it has none."""
         if key not in self.names:
-            self.names[key] = self.taken.free(class_name(*parts))
+            self.names[key] = self.taken.free(outer + capitalized(*parts))
         return self.names[key]
 
-    def choice(self, values: Iterable[Json], key: Hashable, *parts: str) -> str | None:
+    def choice(self, values: Iterable[Json], key: Hashable, outer: str, *parts: str) -> str | None:
         """Returns a type for one of these values; None if Python has no such type."""
         listed = list(values)
         if not listed or not all(value is None or type(value) in (str, int, bool) for value in listed):
@@ -66,7 +66,7 @@ class Module:
         written = list(dict.fromkeys(source(value) for value in listed if value is not None))
         text = f"Literal[{', '.join(written)}]" if written else NONE
         if len(text) > LONGEST_LITERAL:
-            text = self.named(key, *parts)
+            text = self.named(key, outer, *parts)
             self.literals[text] = written
         return union([text, *([NONE] if None in listed else [])])
 

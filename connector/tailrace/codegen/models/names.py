@@ -43,9 +43,14 @@ class Taken:
 
 def class_name(*parts: str) -> str:
     """Returns OrderPlaced for `OrderPlaced`, `order.placed` and `order-placed`."""
-    words = [word for part in parts for word in _words(_ascii(part))]
-    name = "".join(word[:1].upper() + word[1:] for word in words) or "Model"
+    name = capitalized(*parts) or "Model"
     return f"Model{name}" if name[0].isdigit() else name
+
+
+def capitalized(*parts: str) -> str:
+    """Returns the words of the parts as one word, each with a capital letter; empty if they have none."""
+    words = [word for part in parts for word in _words(_ascii(part))]
+    return "".join(word[:1].upper() + word[1:] for word in words)
 
 
 def field_names(properties: Iterable[str], classes: frozenset[str]) -> dict[str, str]:

@@ -35,7 +35,8 @@ _OTHERS = ("pydantic", "tailrace.schemas.avro.fields")
 def models_source(schemas: Sequence[CompiledSchema], types: Collection[str] = ()) -> str:
     """Returns a Python module with a model for each schema, or for some types and what they refer to.
 
-    The latest version is named after its type, earlier ones have their number appended.
+    The latest version is named after its type, earlier ones have their version appended: OrderPlacedV1,
+    OrderPlacedV1_4_0.
     """
     registered = {key_of(schema): schema for schema in schemas}
     ordered = [registered[key] for key in sorted(registered)]
@@ -45,8 +46,8 @@ def models_source(schemas: Sequence[CompiledSchema], types: Collection[str] = ()
     for schema in sorted(
         ordered, key=lambda each: (each.version != latest[each.subject], each.subject != class_name(each.subject))
     ):
-        version = "" if schema.version == latest[schema.subject] else f"V{schema.version}"
-        module.named(key_of(schema), class_name(schema.subject) + version)
+        version = "" if schema.version == latest[schema.subject] else f"V{str(schema.version).replace('.', '_')}"
+        module.names[key_of(schema)] = module.taken.free(class_name(schema.subject) + version)
     json = JsonModels([each for each in ordered if each.kind == "json"], registered, module)
     avro = AvroModels(registered, module)
     for schema in ordered:

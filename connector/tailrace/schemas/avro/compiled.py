@@ -16,6 +16,7 @@ from typing import Any
 from fastavro import parse_schema, schemaless_writer
 
 from tailrace.errors import Reason, Rejected, SchemaError
+from tailrace.schema_versions import Version
 from tailrace.schemas.avro.generated_writer import Write, generate
 from tailrace.schemas.avro.scalar_converters import Convert, ValueMismatch
 from tailrace.schemas.avro.schema import Compiled, compile_document
@@ -38,7 +39,7 @@ class CompiledAvroSchema:
     """
 
     subject: str
-    version: int
+    version: Version
     file: str
     document: Json
     write: Write
@@ -53,7 +54,7 @@ class CompiledAvroSchema:
     def compile(
         cls,
         subject: str,
-        version: int,
+        version: Version,
         document: Json,
         file: str,
         *,

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Generic, Protocol, TypeVar
 
 from tailrace.errors import SchemaError
+from tailrace.schema_versions import Version
 from tailrace.schemas.strict_json import Json
 
 PRIMITIVES = frozenset({"null", "boolean", "int", "long", "float", "double", "bytes", "string"})
@@ -23,7 +24,7 @@ class Place(Protocol):
     @property
     def subject(self) -> str: ...
     @property
-    def version(self) -> int: ...
+    def version(self) -> Version: ...
     def locate(self, path: Sequence[str | int]) -> str: ...
 
 

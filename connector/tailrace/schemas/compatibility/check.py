@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Literal
 
+from tailrace.schema_versions import Version
 from tailrace.schemas.compatibility.avro import avro_problems
 from tailrace.schemas.compatibility.document import Document, Problem
 from tailrace.schemas.compatibility.json_schema import json_problems
@@ -51,13 +52,13 @@ class Mode(StrEnum):
 class Conflict:
     """An earlier version that the new one is incompatible with, in one direction, and why."""
 
-    earlier: int
+    earlier: Version
     direction: Direction
     problems: tuple[Problem, ...]
 
 
 def conflicts(
-    mode: Mode, kind: Kind, new: Document, earlier: Sequence[tuple[int, Document]], *, strict: bool = False
+    mode: Mode, kind: Kind, new: Document, earlier: Sequence[tuple[Version, Document]], *, strict: bool = False
 ) -> list[Conflict]:
     """Compares the new version with the earlier ones, the latest first. `strict` applies to JSON Schema only."""
     newest_first = sorted(earlier, key=lambda each: each[0], reverse=True)

@@ -39,7 +39,7 @@ def _conflicts(
 ) -> tuple[Conflict, ...]:
     if mode is Mode.NONE:
         return ()
-    newest_first = sorted(earlier, key=lambda other: -other.version)
+    newest_first = sorted(earlier, key=lambda other: other.version, reverse=True)
     compared = newest_first if mode.transitive else newest_first[:1]
     for other in compared:
         if other.kind != file.kind:

@@ -5,6 +5,9 @@ every `refresh_seconds`. If that fails, the cached version stays in use and one 
 pipeline therefore needs the registry only for new schemas; those raise RegistryUnavailable until it is back. It has
 answered at the start of the pipeline, so an unexpected answer (a maintenance page, a refused login) counts as an
 outage, too. Missing schemas are cached for a while: many events of an unknown type cause one request, not one each.
+
+A registry numbers versions itself. The schema of version N is the one that states N or N.0.0 in its `x-version`, or
+number N if that states no version. Other versions, such as 1.4.0, are found by what the schemas state.
 """
 
 from __future__ import annotations
@@ -14,10 +17,11 @@ import threading
 import time
 from collections import OrderedDict
 from collections.abc import Callable
-from typing import Generic, Self, TypeVar, cast
+from typing import Generic, Self, TypeVar
 
 from tailrace.errors import RegistryRefused, RegistryUnavailable, SchemaError
-from tailrace.schemas.compiled import CompiledSchema, subject_flaw
+from tailrace.schema_versions import Version, parse_version
+from tailrace.schemas.compiled import CompiledSchema, Reference, subject_flaw
 from tailrace.schemas.registry.client import FetchedSchema, RegistryClient
 from tailrace.schemas.strict_json import Json
 
@@ -51,7 +55,8 @@ class RegistrySchemas:
         self._warn = warn
         self._refresh_seconds = refresh_seconds
         self._missing: Remembered[tuple[str, str | None], SchemaError | bool] = Remembered(forget_seconds)
-        self._versions: Remembered[str, list[int]] = Remembered(forget_seconds)
+        self._versions: Remembered[str, list[Version]] = Remembered(forget_seconds)
+        self._stated: dict[tuple[str, int], Version] = {}
         self._lock = threading.Lock()
         self._away = False
         self._warned: dict[str, str] = {}
@@ -79,7 +84,7 @@ class RegistrySchemas:
             missing = self._missing.get(key)
             if missing is None:
                 try:
-                    fetched = _answered(lambda: self._client.fetch(subject, None if version is None else int(version)))
+                    fetched = _answered(lambda: self._fetch(subject, version))
                     if fetched is not None:
                         return _answered(lambda: self._keep(fetched, latest=version is None))
                     missing = True
@@ -90,20 +95,41 @@ class RegistrySchemas:
                 raise missing.with_traceback(None)
             return None
 
-    def versions(self, subject: str) -> list[int]:
+    def versions(self, subject: str) -> list[Version]:
         with self._lock:
             versions = self._versions.get(subject)
             if versions is None:
-                versions = _answered(lambda: self._client.versions(subject))
+                versions = sorted(_answered(lambda: self._registered(subject)).keys())
                 self._versions.put(subject, versions)
             return versions
 
+    def _fetch(self, subject: str, version: str | None) -> FetchedSchema | None:
+        wanted = None if version is None else parse_version(version)
+        if version is not None and wanted is None:
+            return None
+        if wanted is None or wanted.whole:
+            fetched = self._client.fetch(subject, None if wanted is None else wanted.major)
+            if fetched is not None and wanted in (None, fetched.version):
+                return fetched
+        number = self._registered(subject).get(wanted) if wanted is not None else None
+        return None if number is None else self._client.fetch(subject, number)
+
+    def _registered(self, subject: str) -> dict[Version, int]:
+        """Returns the number of each version; the latest one if several schemas state the same version."""
+        found: dict[Version, int] = {}
+        for number in self._client.numbers(subject):
+            place = (subject, number)
+            if place not in self._stated:
+                self._stated[place] = self._client.version(subject, number)
+            found[self._stated[place]] = number
+        return found
+
     def _keep(self, fetched: FetchedSchema, *, latest: bool) -> CompiledSchema:
-        numbered = (fetched.subject, str(fetched.version))
-        compiled = self.known.get(numbered)
+        compiled = self.known.get((fetched.subject, str(fetched.version)))
         if compiled is None:
             compiled = self._compile(with_references(fetched, self._client.fetch))
-            self.known[numbered] = compiled
+            for text in fetched.version.spellings:
+                self.known[fetched.subject, text] = compiled
         if latest:
             self.known[fetched.subject, None] = compiled
         return compiled
@@ -181,14 +207,17 @@ class Remembered(Generic[K, T]):
 
 
 def with_references(schema: FetchedSchema, fetch: Callable[[str, int], FetchedSchema | None]) -> FetchedSchema:
-    """Returns the schema with the documents of all its transitive references in `named`, the innermost first."""
+    """Returns the schema with the documents of all its transitive references in `named`, the innermost first.
+
+    Its references then name the versions that the schemas state.
+    """
     named: dict[str, Json] = {}
     fetched: dict[tuple[str, int], FetchedSchema] = {}
     done: set[tuple[str, int]] = set()
 
     def visit(referring: FetchedSchema, path: tuple[tuple[str, int], ...]) -> None:
-        for name, *target in referring.references:
-            place = cast(tuple[str, int], tuple(target))
+        for name, subject, version in referring.references:
+            place = (subject, version.major)
             shown = f"version {place[1]} of {place[0]}"
             if place in path:
                 raise _bad_references(schema, f"{shown} refers to itself")
@@ -208,8 +237,12 @@ def with_references(schema: FetchedSchema, fetch: Callable[[str, int], FetchedSc
             if named.setdefault(name, document) != document:
                 raise _bad_references(schema, f"{name} names two different schemas")
 
-    visit(schema, ((schema.subject, schema.version),))
-    return dataclasses.replace(schema, named=named)
+    visit(schema, ((schema.subject, schema.number),))
+    references = tuple(
+        Reference(name, subject, fetched[subject, version.major].version)
+        for name, subject, version in schema.references
+    )
+    return dataclasses.replace(schema, named=named, references=references)
 
 
 def _bad_references(schema: FetchedSchema, why: str) -> SchemaError:

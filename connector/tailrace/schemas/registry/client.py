@@ -16,6 +16,7 @@ from urllib.parse import quote, urlsplit
 import orjson
 
 from tailrace.errors import ConfigError, RegistryRefused, SchemaError, install_remedy
+from tailrace.schema_versions import Version, stated_version
 from tailrace.schemas.compiled import Kind, Reference, RegistryIds, is_plain, subject_flaw
 from tailrace.schemas.registry.requests import Calls, NotRegistered
 from tailrace.schemas.strict_json import Json, NotJsonError, parse
@@ -73,10 +74,14 @@ class RegistryOptions:
 
 @dataclass(frozen=True, slots=True)
 class FetchedSchema:
-    """A registered schema as fetched. `named` holds the documents of all it refers to, by name, the innermost first."""
+    """A registered schema as fetched. `named` holds the documents of all it refers to, by name, the innermost first.
+
+    `number` is the version that the registry gave it. References name such numbers, until `with_references` has found
+    out which versions the schemas state.
+    """
 
     subject: str
-    version: int
+    number: int
     kind: Kind
     document: Json
     references: tuple[Reference, ...]
@@ -85,12 +90,17 @@ class FetchedSchema:
     """Its URL, for messages."""
     named: Mapping[str, Json] = field(default_factory=dict)
 
+    @property
+    def version(self) -> Version:
+        """The version that it states, or else the registry's number."""
+        return stated_version(self.document) or Version(self.number)
+
 
 class Found(NamedTuple):
-    """The version and ids under which a schema is registered."""
+    """The number and ids under which a schema is registered."""
 
     registered: RegistryIds
-    version: int
+    number: int
 
 
 class RegistryClient:
@@ -121,19 +131,19 @@ class RegistryClient:
             # Every registry has this list, even if it is empty.
             raise self._odd("it has no list of subjects") from None
 
-    def versions(self, subject: str) -> list[int]:
-        """Returns the registered versions, oldest first; empty if there are none."""
+    def numbers(self, subject: str) -> list[int]:
+        """Returns the numbers of the registered versions, oldest first; empty if there are none."""
         try:
             return sorted(self._ask_about(subject, lambda: _all_of(int, self._client.get_versions(subject))))
         except NotRegistered:
             return []
 
-    def fetch(self, subject: str, version: int | None = None) -> FetchedSchema | None:
-        """Fetches one version, or the latest; None if it is not registered. Schemas that it refers to are not
-        fetched."""
+    def fetch(self, subject: str, number: int | None = None) -> FetchedSchema | None:
+        """Fetches a version by its number, or the latest; None if it is not registered. Schemas that it refers to are
+        not fetched."""
         try:
             answer = self._ask_about(
-                subject, lambda: _Answer.of(self._client.get_version(subject, "latest" if version is None else version))
+                subject, lambda: _Answer.of(self._client.get_version(subject, "latest" if number is None else number))
             )
         except NotRegistered:
             return None
@@ -150,6 +160,16 @@ class RegistryClient:
         return FetchedSchema(
             subject, answer.version, KINDS[answer.type], document, answer.references, answer.registered, place
         )
+
+    def version(self, subject: str, number: int) -> Version:
+        """Returns the version that the schema of a number states; the number itself if it states none."""
+        try:
+            fetched = self.fetch(subject, number)
+        except RegistryRefused:
+            raise
+        except SchemaError:  # of a kind that is not supported
+            return Version(number)
+        return Version(number) if fetched is None else fetched.version
 
     def fetch_by_id(self, id: int | str) -> FetchedSchema | None:
         """Fetches the schema of an id or a GUID, as consumers do; None if the registry has none.
@@ -286,7 +306,8 @@ class _Answer:
 def _schema_parts(schema: Any) -> tuple[str, str, tuple[Reference, ...]]:  # noqa: ANN401 - the library's Schema
     """Returns a schema's type, text and references, each with its type checked."""
     references = [
-        Reference(_a(str, each.name), _a(str, each.subject), _a(int, each.version)) for each in schema.references or ()
+        Reference(_a(str, each.name), _a(str, each.subject), Version(_a(int, each.version)))
+        for each in schema.references or ()
     ]
     return _a(str, schema.schema_type or "AVRO"), _a(str, schema.schema_str), tuple(references)
 
@@ -320,7 +341,7 @@ def _all_of(kind: type[T], values: object) -> list[T]:
 def _schema(document: Json, kind: Kind, references: Sequence[Reference]) -> Any:  # noqa: ANN401
     from confluent_kafka.schema_registry import Schema, SchemaReference
 
-    named = [SchemaReference(each.name, each.subject, each.version) for each in references]
+    named = [SchemaReference(each.name, each.subject, each.version.major) for each in references]
     return Schema(orjson.dumps(document).decode(), TYPES[kind], named)
 
 

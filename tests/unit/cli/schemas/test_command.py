@@ -121,9 +121,37 @@ def test_list_names_every_version_with_its_references(tmp_path: Path, capsys: py
     code, out, _ = run(capsys, "list", "--folder", str(tmp_path), "--json")
     assert code == 0
     assert json.loads(out)["schemas"] == [
-        {"subject": "Address", "version": 1, "kind": "json", "mode": "BACKWARD", "references": None},
-        {"subject": "Order", "version": 1, "kind": "json", "mode": "BACKWARD", "references": "Address 1"},
+        {"subject": "Address", "version": "1", "kind": "json", "mode": "BACKWARD", "references": None},
+        {"subject": "Order", "version": "1", "kind": "json", "mode": "BACKWARD", "references": "Address 1"},
     ]
+
+
+def test_versions_are_compared_with_their_numeric_neighbours(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """1.10.0 follows 1.9.0, although it sorts before it as text."""
+    narrow, wide = {"type": "integer"}, {"type": "number"}
+    for version, document in {"1.0.0": narrow, "1.9.0": wide, "1.10.0": narrow}.items():
+        (tmp_path / "Order").mkdir(exist_ok=True)
+        (tmp_path / "Order" / f"{version}.json").write_text(json.dumps(document))
+    code, out, _ = run(capsys, "list", "--folder", str(tmp_path), "--json")
+    assert [row["version"] for row in json.loads(out)["schemas"]] == ["1.0.0", "1.9.0", "1.10.0"]
+    code, out, _ = run(capsys, "check", "--folder", str(tmp_path), "--json")
+    (conflict,) = json.loads(out)["conflicts"]
+    assert (code, conflict["file"], conflict["problems"][0]["earlier"]) == (
+        1, str(tmp_path / "Order/1.10.0.json"), "1.9.0",
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("command", ["check", "list", "models"])
+def test_a_file_that_is_not_named_by_a_version_is_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], command: str
+) -> None:
+    write(tmp_path, Order_1=OPEN)
+    (tmp_path / "Order" / "1.0.json").write_text("{}")
+    code, _, err = run(capsys, command, "--folder", str(tmp_path))
+    assert code == 2
+    assert "SchemaVersionInvalid: " in err
 
 
 def test_a_pipeline_without_a_folder_gets_an_error_with_a_remedy(

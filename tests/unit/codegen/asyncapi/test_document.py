@@ -15,6 +15,7 @@ from tailrace.codegen.asyncapi.document import Channel, Message, Server, asyncap
 from tailrace.errors import ConfigError
 from tailrace.event import OutboxEvent, Route
 from tailrace.records.formats import RecordFormat, record_maker
+from tailrace.schema_versions import Version
 from tailrace.schemas.compiled import CompiledSchema
 from tailrace.schemas.folder import load_folder
 from tailrace.schemas.json_schema import DRAFTS, CompiledJsonSchema
@@ -203,7 +204,7 @@ def test_a_written_record_is_valid_according_to_the_document(
 ) -> None:
     """Validates headers and value of a record against the document's schemas."""
     placed = next(
-        compiled for compiled in compiled_schemas if (compiled.subject, compiled.version) == ("OrderPlaced", 1)
+        compiled for compiled in compiled_schemas if (compiled.subject, compiled.version) == ("OrderPlaced", Version(1))
     )
     value = {"to": {}, "lines": [{"price": 1}]}
     event = OutboxEvent("e-1", "OrderPlaced", "order", b"k", orjson.dumps(value), "1", "0/1:0", 1_700_000_000_000, [])
@@ -227,11 +228,11 @@ def test_a_written_record_is_valid_according_to_the_document(
 def whole(document: Any, schema: Any) -> CompiledJsonSchema:
     """Returns a validator of one schema of the document."""
     around = {"$schema": DRAFTS[2], "allOf": [schema], "components": document["components"]}
-    return CompiledJsonSchema.compile("T", 1, around, "asyncapi.json")
+    return CompiledJsonSchema.compile("T", Version(1), around, "asyncapi.json")
 
 
 def test_types_with_similar_names_get_different_names(official: jsonschema_rs.Validator) -> None:
-    alike = [CompiledJsonSchema.compile(name, 1, {"const": name}, name) for name in ("a b", "a/b", "a_b")]
+    alike = [CompiledJsonSchema.compile(name, Version(1), {"const": name}, name) for name in ("a b", "a/b", "a_b")]
     channel = Channel("t", tuple(Message(compiled.subject, compiled) for compiled in alike))
     document = asyncapi("S", "1", Server("a:1"), [channel, Channel("t")], alike, RecordFormat())
     assert broken(official, document) == []

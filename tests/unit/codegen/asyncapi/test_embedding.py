@@ -11,6 +11,7 @@ from fastavro import parse_schema
 from helpers.fetched import suite_groups
 from tailrace.codegen.asyncapi.embedding import embedded, key_of, needed_by
 from tailrace.errors import SchemaError
+from tailrace.schema_versions import Version
 from tailrace.schemas.compiled import CompiledSchema
 from tailrace.schemas.folder import load_folder
 from tailrace.schemas.json_schema import DRAFTS, CompiledJsonSchema
@@ -47,10 +48,10 @@ def test_embedding_does_not_change_the_results_of_the_official_suite(draft: str)
         if "$dynamicRef" in str(schema) or "$recursiveRef" in str(schema):
             continue
         try:
-            alone = CompiledJsonSchema.compile("T", 1, schema, "schemas/T/1.json")
+            alone = CompiledJsonSchema.compile("T", Version(1), schema, "schemas/T/1.json")
         except SchemaError:
             continue  # It refers to an unregistered document; test_official_suite counts these.
-        inside = CompiledJsonSchema.compile("T", 1, document_of(alone, [alone]), "asyncapi.json")
+        inside = CompiledJsonSchema.compile("T", Version(1), document_of(alone, [alone]), "asyncapi.json")
         for case in group["tests"]:
             assert inside.is_valid(case["data"]) == alone.is_valid(case["data"]), (schema, case)
             compared += 1
@@ -81,7 +82,7 @@ def test_references_between_files_point_into_the_document(tmp_path: Path) -> Non
     assert properties["to"] == {"$ref": "#/components/schemas/Address.v1/schema/$defs/street"}
     assert properties["who"] == {"$ref": "#/components/schemas/Person.v1/schema/$defs/name"}
     assert properties["zip"] == {"$ref": "#/components/schemas/Address.v1/schema/$defs/a~1b"}
-    inside = CompiledJsonSchema.compile("Whole", 1, document, "asyncapi.json")
+    inside = CompiledJsonSchema.compile("Whole", Version(1), document, "asyncapi.json")
     good: list[Any] = [{"to": "x"}, {"all": [{}]}, {"own": "x"}, {"again": "x"}, {"who": "xy"}, {"zip": "12"}]
     bad: list[Any] = [{"to": 1}, {"all": [1]}, {"own": 1}, {"again": 1}, {"who": "x"}, {"zip": "x"}]
     assert all(order.is_valid(value) and inside.is_valid(value) for value in good)
@@ -90,8 +91,8 @@ def test_references_between_files_point_into_the_document(tmp_path: Path) -> Non
 
 def test_data_that_looks_like_a_reference_is_not_changed() -> None:
     written = {"const": {"$ref": "#/a", "$id": "b"}, "properties": {"$ref": {"enum": [{"$ref": "#"}]}, "$id": True}}
-    compiled = CompiledJsonSchema.compile("T", 1, written, "T/1.json")
-    assert embedded(compiled, {}, {("T", 1): "#/x"}) == written
+    compiled = CompiledJsonSchema.compile("T", Version(1), written, "T/1.json")
+    assert embedded(compiled, {}, {("T", Version(1)): "#/x"}) == written
 
 
 def test_schemas_that_refer_to_each_other_are_embedded_once(tmp_path: Path) -> None:
@@ -103,7 +104,7 @@ def test_schemas_that_refer_to_each_other_are_embedded_once(tmp_path: Path) -> N
         },
     )
     document = document_of(compiled_schemas["A"], list(compiled_schemas.values()))
-    alone = CompiledJsonSchema.compile("Whole", 1, document, "asyncapi.json")
+    alone = CompiledJsonSchema.compile("Whole", Version(1), document, "asyncapi.json")
     assert alone.is_valid({"b": {"a": {"b": {}}}})
     assert not alone.is_valid({"b": {"a": {"b": 1}}})
 

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from helpers.fetched import suite_groups
 from tailrace.codegen.asyncapi.schemas import DRAFT_7, Schemas, legal_names, means_the_same_in_draft_7
 from tailrace.errors import SchemaError
+from tailrace.schema_versions import Version
 from tailrace.schemas.folder import load_folder
 from tailrace.schemas.json_schema import DRAFTS, CompiledJsonSchema
 
@@ -21,7 +22,7 @@ FOLDERS = dict(zip(DRAFTS, ["draft2020-12", "draft2019-09", "draft7", "draft6", 
 
 def compile_schema(schema: Any) -> CompiledJsonSchema | None:
     try:
-        return CompiledJsonSchema.compile("T", 1, schema, "schemas/T/1.json")
+        return CompiledJsonSchema.compile("T", Version(1), schema, "schemas/T/1.json")
     except SchemaError:
         return None
 

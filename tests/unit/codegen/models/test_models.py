@@ -19,6 +19,7 @@ from pydantic import BaseModel, ValidationError
 from helpers.fetched import suite_groups
 from tailrace.codegen.models.source_text import models_source
 from tailrace.errors import SchemaError
+from tailrace.schema_versions import Version
 from tailrace.schemas.avro.compiled import CompiledAvroSchema
 from tailrace.schemas.avro.reader import reader
 from tailrace.schemas.compiled import CompiledSchema
@@ -182,7 +183,9 @@ def imported(source: str) -> Any:
 
 
 def model(document: Any, name: str = "Order") -> Any:
-    return getattr(imported(models_source([CompiledJsonSchema.compile(name, 1, document, f"{name}.json")])), name)
+    return getattr(
+        imported(models_source([CompiledJsonSchema.compile(name, Version(1), document, f"{name}.json")])), name
+    )
 
 
 def mistakes(made: type[BaseModel], value: Any) -> set[str]:
@@ -235,6 +238,13 @@ class TestNames:
         made = imported(models_source(everything))
         assert "lines" in made.OrderTaken.model_fields
         assert list(made.OrderTakenV1.model_fields) == ["city"]
+
+    def test_the_numbers_of_a_version_stay_apart_in_a_name(self, tmp_path: Path) -> None:
+        inner = {"type": "object", "properties": {"to": ADDRESS}}
+        schemas = folder(tmp_path, {f"Order/{version}.json": inner for version in ("1.9.0", "1.10.0", "2", "19.0.0")})
+        made = imported(models_source(schemas))
+        names = {"OrderV1_9_0", "OrderV1_10_0", "OrderV2", "Order", "OrderV1_9_0To", "OrderTo"}
+        assert names <= vars(made).keys()
 
     def test_invalid_and_duplicate_names_are_changed(self, everything: list[CompiledSchema]) -> None:
         made = imported(models_source(everything))
@@ -327,7 +337,7 @@ class TestJson:
             if isinstance(document, dict):
                 document = {"$schema": names[draft], **document}
             try:
-                schema = CompiledJsonSchema.compile("E", 1, document, "E.json")
+                schema = CompiledJsonSchema.compile("E", Version(1), document, "E.json")
             except SchemaError:
                 continue  # it would have to be fetched
             made: type[BaseModel] = imported(models_source([schema])).E
@@ -347,7 +357,7 @@ class TestAvro:
         return imported(models_source(everything)).Sale
 
     def test_avro_and_json_give_the_same_model(self, sale: Any) -> None:
-        schema = CompiledAvroSchema.compile("Sale", 1, SALE, "Sale/1.avsc", named={"shop.Money": MONEY})
+        schema = CompiledAvroSchema.compile("Sale", Version(1), SALE, "Sale/1.avsc", named={"shop.Money": MONEY})
         came = reader(SALE, "Sale/1.avsc", {"shop.Money": MONEY})(schema.encode(SOLD))
         found = sale.model_validate(came)
         assert found == sale.model_validate(SOLD) == sale.model_validate({**SOLD, **SINCE})

@@ -14,6 +14,7 @@ from tailrace.projections.core.decoding import PayloadReader, SchemaId, decode_j
 from tailrace.projections.core.event import Event, read_event
 from tailrace.projections.core.store import Partition
 from tailrace.records.formats import RecordFormat, record_maker
+from tailrace.schema_versions import Version
 from tailrace.schemas.avro.compiled import CompiledAvroSchema
 from tailrace.schemas.avro.reader import reader
 from tailrace.schemas.compiled import CompiledSchema, RegistryIds
@@ -45,9 +46,11 @@ def event(form: RecordFormat, guid: str | None) -> Event:
     registered = RegistryIds(258, guid)
     schema: CompiledSchema
     if form.value == "avro":
-        schema = CompiledAvroSchema.compile("Order", 1, AVRO, "Order/1.avsc", registered=registered)
+        schema = CompiledAvroSchema.compile("Order", Version(1), AVRO, "Order/1.avsc", registered=registered)
     else:
-        schema = CompiledJsonSchema.compile("Order", 1, {"type": "object"}, "Order/1.json", registered=registered)
+        schema = CompiledJsonSchema.compile(
+            "Order", Version(1), {"type": "object"}, "Order/1.json", registered=registered
+        )
     row = OutboxEvent("e-1", "Order", "order", b"o-1", json.dumps(ORDER).encode(), None, "0/1:3", 1767323045678, [])
     record = record_maker(form, key_schema=None)(row, Route("orders"), (ORDER, schema))
     headers = [(name, value.encode() if isinstance(value, str) else value) for name, value in record.headers]

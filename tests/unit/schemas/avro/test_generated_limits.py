@@ -9,6 +9,7 @@ import pytest
 
 from helpers.avro import FILE, TREE, enum, field, record
 from helpers.avro_writers import generated_writer, same_bytes, top_type, try_write
+from tailrace.schema_versions import Version
 from tailrace.schemas.avro.compiled import CompiledAvroSchema
 from tailrace.schemas.avro.generated_writer import MAX_TYPES, Write, generate
 
@@ -82,7 +83,7 @@ def test_a_schema_with_thousands_of_fields_is_left_to_the_reference_path() -> No
     names = [f"f{n}" for n in range(5000)]
     document = record(*(field(name, "int") for name in names))
     assert generate(top_type(document)) is None
-    compiled = CompiledAvroSchema.compile("T", 1, document, FILE)
+    compiled = CompiledAvroSchema.compile("T", Version(1), document, FILE)
     assert compiled.encode(dict.fromkeys(names, 1)) == b"\2" * 5000
 
 
@@ -122,4 +123,4 @@ def test_the_longest_chain_of_types_is_written() -> None:
     value: Any = {"end": 1}
     for _ in range(120):
         value = {"next": value}
-    assert CompiledAvroSchema.compile("T", 1, "T0", FILE, named=named).encode(value) == b"\2"
+    assert CompiledAvroSchema.compile("T", Version(1), "T0", FILE, named=named).encode(value) == b"\2"

@@ -8,6 +8,7 @@ import pytest
 
 from helpers.avro import FILE, FIXED, TREE, decimal, enum, field, logical, record
 from helpers.avro_writers import generated_writer, reference_schema, same_bytes, try_write
+from tailrace.schema_versions import Version
 from tailrace.schemas.avro.compiled import CompiledAvroSchema
 
 ADDRESS = record(field("city", "string"), field("zip", ["null", "string"], default=None), name="Address")
@@ -166,7 +167,7 @@ class Text(str):
 def test_values_that_the_reference_path_rejects_are_not_accepted(document: Any, value: Any) -> None:
     assert not reference_schema(document).is_valid(value)
     assert try_write(generated_writer(document), value) is None
-    assert not CompiledAvroSchema.compile("T", 1, document, FILE).is_valid(value)
+    assert not CompiledAvroSchema.compile("T", Version(1), document, FILE).is_valid(value)
 
 
 def test_a_cached_value_does_not_match_an_equal_value_of_another_type() -> None:
@@ -185,4 +186,4 @@ def test_a_lone_surrogate_is_not_written() -> None:
 def test_the_second_record_of_a_union_is_left_to_the_reference_path() -> None:
     document = [record(field("x", "int"), name="A"), record(field("y", "int"), name="B")]
     assert try_write(generated_writer(document), {"y": 1}) is None
-    assert CompiledAvroSchema.compile("T", 1, document, FILE).encode({"y": 1}) == b"\2\2"
+    assert CompiledAvroSchema.compile("T", Version(1), document, FILE).encode({"y": 1}) == b"\2\2"

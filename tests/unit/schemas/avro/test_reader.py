@@ -10,6 +10,7 @@ from uuid import UUID
 import pytest
 
 from tailrace.errors import SchemaError
+from tailrace.schema_versions import Version
 from tailrace.schemas.avro.compiled import CompiledAvroSchema
 from tailrace.schemas.avro.reader import NotAvroError, reader
 
@@ -26,7 +27,7 @@ def logical(kind: str, of: str, **more: Any) -> dict[str, Any]:
 
 
 def there_and_back(document: Any, value: Any, **named: Any) -> Any:
-    written = CompiledAvroSchema.compile("T", 1, document, FILE, named=named).encode(value)
+    written = CompiledAvroSchema.compile("T", Version(1), document, FILE, named=named).encode(value)
     return reader(document, FILE, named)(written)
 
 

@@ -19,6 +19,7 @@ from helpers.avro import (
     record,
 )
 from tailrace.errors import SchemaError
+from tailrace.schema_versions import Version
 from tailrace.schemas.avro.compiled import CompiledAvroSchema
 from tailrace.schemas.compiled import Reference, RegistryIds
 
@@ -30,10 +31,10 @@ def test_types_of_other_files_are_found_by_name() -> None:
         **record(field("to", "Address"), field("from", "shop.Address"), field("at", "City")),
         "namespace": "shop",
     }
-    references = (Reference("shop.Address", "Address", 1),)
+    references = (Reference("shop.Address", "Address", Version(1)),)
     schema = CompiledAvroSchema.compile(
         "T",
-        3,
+        Version(3),
         document,
         FILE,
         named={"shop.Address": address, "shop.City": city},
@@ -46,7 +47,7 @@ def test_types_of_other_files_are_found_by_name() -> None:
     fastavro.parse_schema(city, names)
     fastavro.parse_schema(address, names)
     assert read(fastavro.parse_schema(document, names), schema.encode(value)) == value
-    assert (schema.version, schema.references, schema.registered) == (3, references, RegistryIds(7, "g"))
+    assert (schema.version, schema.references, schema.registered) == (Version(3), references, RegistryIds(7, "g"))
 
 
 def test_a_type_of_another_file_may_contain_a_type_that_is_also_given() -> None:
@@ -135,7 +136,7 @@ def test_an_error_in_a_type_of_another_file_names_that_type() -> None:
 def test_a_too_long_chain_of_types_is_refused() -> None:
     named = {f"T{n}": record(field("next", f"T{n + 1}"), name=f"T{n}") for n in range(2000)}
     with pytest.raises(SchemaError, match="shorter"):
-        CompiledAvroSchema.compile("T", 1, "T0", FILE, named=named)
+        CompiledAvroSchema.compile("T", Version(1), "T0", FILE, named=named)
 
 
 def test_a_too_deeply_nested_schema_is_refused() -> None:

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from helpers.avro import FILE, TREE, enum, field, logical, record
 from tailrace.errors import Reason, Rejected
 from tailrace.event import OutboxEvent
+from tailrace.schema_versions import Version
 from tailrace.schemas.avro.compiled import CompiledAvroSchema
 from tailrace.schemas.compiled import EncodeText, SchemaSet
 from tailrace.schemas.strict_json import parse
@@ -59,7 +60,7 @@ PIECES = [
 
 
 def schema(document: Any = ORDER) -> CompiledAvroSchema:
-    return CompiledAvroSchema.compile("Order", 1, document, FILE)
+    return CompiledAvroSchema.compile("Order", Version(1), document, FILE)
 
 
 def direct(of: CompiledAvroSchema) -> EncodeText:

@@ -6,6 +6,7 @@ from typing import Any, get_args
 
 import pytest
 
+from tailrace.schema_versions import Version
 from tailrace.schemas.compatibility.check import MAX_PROBLEMS, Conflict, Direction, Document, Mode, Problem, conflicts
 from tailrace.schemas.compiled import Kind
 
@@ -21,9 +22,9 @@ def record(*fields: dict[str, Any]) -> Document:
 
 # Version 1 is not backward compatible, version 2 is not forward compatible, version 3 is both.
 EARLIER = [
-    (1, order(id="string")),
-    (2, order("id", "total", "note", id="string", total="integer", note="string")),
-    (3, order("id", "total", id="string", total="integer")),
+    (Version(1), order(id="string")),
+    (Version(2), order("id", "total", "note", id="string", total="integer", note="string")),
+    (Version(3), order("id", "total", id="string", total="integer")),
 ]
 NEW = order("id", "total", id="string", total="integer", tags="array")
 
@@ -35,12 +36,12 @@ NEW = order("id", "total", id="string", total="integer", tags="array")
         (Mode.BACKWARD, []),
         (Mode.FORWARD, []),
         (Mode.FULL, []),
-        (Mode.BACKWARD_TRANSITIVE, [(1, "backward")]),
-        (Mode.FORWARD_TRANSITIVE, [(2, "forward")]),
-        (Mode.FULL_TRANSITIVE, [(2, "forward"), (1, "backward")]),
+        (Mode.BACKWARD_TRANSITIVE, [(Version(1), "backward")]),
+        (Mode.FORWARD_TRANSITIVE, [(Version(2), "forward")]),
+        (Mode.FULL_TRANSITIVE, [(Version(2), "forward"), (Version(1), "backward")]),
     ],
 )
-def test_transitive_modes_compare_every_earlier_version(mode: Mode, found: list[tuple[int, Direction]]) -> None:
+def test_transitive_modes_compare_every_earlier_version(mode: Mode, found: list[tuple[Version, Direction]]) -> None:
     assert [(each.earlier, each.direction) for each in conflicts(mode, "json", NEW, EARLIER)] == found
 
 
@@ -49,14 +50,14 @@ def test_transitive_modes_compare_every_earlier_version(mode: Mode, found: list[
     [
         (Mode.NONE, []),
         (Mode.BACKWARD, []),
-        (Mode.FORWARD, [(2, "forward")]),
-        (Mode.FULL, [(2, "forward")]),
-        (Mode.BACKWARD_TRANSITIVE, [(1, "backward")]),
-        (Mode.FORWARD_TRANSITIVE, [(2, "forward")]),
-        (Mode.FULL_TRANSITIVE, [(2, "forward"), (1, "backward")]),
+        (Mode.FORWARD, [(Version(2), "forward")]),
+        (Mode.FULL, [(Version(2), "forward")]),
+        (Mode.BACKWARD_TRANSITIVE, [(Version(1), "backward")]),
+        (Mode.FORWARD_TRANSITIVE, [(Version(2), "forward")]),
+        (Mode.FULL_TRANSITIVE, [(Version(2), "forward"), (Version(1), "backward")]),
     ],
 )
-def test_other_modes_compare_the_highest_version_in_any_order(mode: Mode, found: list[tuple[int, Direction]]) -> None:
+def test_other_modes_compare_the_highest_version(mode: Mode, found: list[tuple[Version, Direction]]) -> None:
     for earlier in (EARLIER[:2], EARLIER[1::-1]):
         assert [(each.earlier, each.direction) for each in conflicts(mode, "json", NEW, earlier)] == found
 
@@ -68,36 +69,42 @@ def test_a_first_version_is_compatible() -> None:
 
 def test_backward_means_that_the_new_version_reads() -> None:
     new = order("id", id="string")
-    assert conflicts(Mode.BACKWARD, "json", new, [(7, order(id="string"))]) == [
-        Conflict(7, "backward", (Problem("#/properties/id", "is required in the new version, but not in version 7"),))
+    assert conflicts(Mode.BACKWARD, "json", new, [(Version(7), order(id="string"))]) == [
+        Conflict(
+            Version(7),
+            "backward",
+            (Problem("#/properties/id", "is required in the new version, but not in version 7"),),
+        )
     ]
 
 
 def test_forward_means_that_the_earlier_version_reads() -> None:
     old = order("id", id="string")
-    assert conflicts(Mode.FORWARD, "json", order(id="string"), [(7, old)]) == [
-        Conflict(7, "forward", (Problem("#/properties/id", "is required in version 7, but not in the new version"),))
+    assert conflicts(Mode.FORWARD, "json", order(id="string"), [(Version(7), old)]) == [
+        Conflict(
+            Version(7), "forward", (Problem("#/properties/id", "is required in version 7, but not in the new version"),)
+        )
     ]
 
 
 def test_avro_has_its_own_rules() -> None:
     one, other = {"name": "id", "type": "int"}, {"name": "total", "type": "long"}
-    found = conflicts(Mode.FULL, "avro", record(one, other), [(1, record(one))])
+    found = conflicts(Mode.FULL, "avro", record(one, other), [(Version(1), record(one))])
     what = "has no default in the new version, and version 1 does not write it"
-    assert found == [Conflict(1, "backward", (Problem("#/fields/total", what),))]
+    assert found == [Conflict(Version(1), "backward", (Problem("#/fields/total", what),))]
 
 
 def test_strict_is_passed_on() -> None:
     old, new = order(id="string"), order(id="string", note="string")
-    assert conflicts(Mode.BACKWARD, "json", new, [(1, old)]) == []
-    (conflict,) = conflicts(Mode.BACKWARD, "json", new, [(1, old)], strict=True)
+    assert conflicts(Mode.BACKWARD, "json", new, [(Version(1), old)]) == []
+    (conflict,) = conflicts(Mode.BACKWARD, "json", new, [(Version(1), old)], strict=True)
     assert [problem.place for problem in conflict.problems] == ["#/properties/note/type"]
 
 
 def test_problems_beyond_the_limit_are_counted() -> None:
     names = [f"p{i}" for i in range(MAX_PROBLEMS + 20)]
     new = order(*names, **dict.fromkeys(names, "string"))
-    (conflict,) = conflicts(Mode.BACKWARD, "json", new, [(1, order(**dict.fromkeys(names, "string")))])
+    (conflict,) = conflicts(Mode.BACKWARD, "json", new, [(Version(1), order(**dict.fromkeys(names, "string")))])
     assert len(conflict.problems) == MAX_PROBLEMS + 1
     assert conflict.problems[-1] == Problem("#", "has 20 more problems")
 
@@ -105,5 +112,5 @@ def test_problems_beyond_the_limit_are_counted() -> None:
 @pytest.mark.parametrize("kind", get_args(Kind))
 def test_an_invalid_schema_is_a_conflict(kind: Kind) -> None:
     for new, old in ((Document(5), record()), (record(), Document(5))):
-        (conflict,) = conflicts(Mode.BACKWARD, kind, new, [(1, old)])
+        (conflict,) = conflicts(Mode.BACKWARD, kind, new, [(Version(1), old)])
         assert len(conflict.problems) == 1

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tailrace.errors import SchemaError
+from tailrace.schema_versions import Version
 from tailrace.schemas.compiled import Reference, RegistryIds
 from tailrace.schemas.registry.cache import MAX_DEPTH, MAX_REFERENCES, MAX_REMEMBERED, Remembered, with_references
 from tailrace.schemas.registry.client import FetchedSchema
@@ -21,7 +22,7 @@ class FakeSchemas:
         self.fetched.append(subject)
         if subject not in self.references:
             return None
-        references = tuple(Reference(f"{name}.json", name, 1) for name in self.references[subject])
+        references = tuple(Reference(f"{name}.json", name, Version(1)) for name in self.references[subject])
         return FetchedSchema(
             subject, version, "json", {"title": subject}, references, RegistryIds(1), f"registry/{subject}"
         )
@@ -85,7 +86,7 @@ def test_a_missing_reference_is_named() -> None:
 
 def test_one_name_for_two_schemas_is_refused() -> None:
     schemas = FakeSchemas({"b": [], "c": []})
-    references = (Reference("same", "b", 1), Reference("same", "c", 1))
+    references = (Reference("same", "b", Version(1)), Reference("same", "c", Version(1)))
     schema = FetchedSchema("a", 1, "json", {}, references, RegistryIds(1), "registry/a")
     with pytest.raises(SchemaError, match="same names two"):
         with_references(schema, schemas.fetch)

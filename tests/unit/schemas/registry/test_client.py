@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from tailrace.errors import ConfigError, RegistryRefused, SchemaError
+from tailrace.schema_versions import Version
 from tailrace.schemas.compiled import Reference
 from tailrace.schemas.registry.client import RegistryClient, RegistryOptions
 
@@ -156,7 +157,7 @@ def test_schemas_are_fetched_by_id_and_by_guid(client: RegistryClient) -> None:
     assert named
     assert (plain.kind, plain.document) == ("avro", "string")
     assert (json_schema.kind, json_schema.document) == ("json", {"type": "object"})
-    assert referring.references == (Reference("shop.Line", "Line", 3),)
+    assert referring.references == (Reference("shop.Line", "Line", Version(3)),)
     assert (named.document, named.registered.guid) == ("long", GUID)
 
 
