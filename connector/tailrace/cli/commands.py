@@ -47,6 +47,7 @@ COMMANDS = {
         "List, show, redrive and discard dead letters.",
     ),
     "route": ("tailrace.cli.route", "Explain the route of an event: rule, topic, key and partition."),
+    "outbox": ("tailrace.cli.outbox.command", "Set up the outbox of a service."),
     "topics": ("tailrace.cli.topics", "Compare declared topics with the cluster, and apply the differences."),
     "init": (
         "tailrace.cli.init",

@@ -1,0 +1,1 @@
+"""A guard for an outbox table: SQL that refuses rows which the connector would dead-letter."""
