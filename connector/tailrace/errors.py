@@ -38,6 +38,7 @@
     │   ├── LayoutMismatch          the outbox lacks a column or index that is needed
     │   ├── UnexpectedChange        an UPDATE, DELETE or TRUNCATE, and source.on_change is halt
     │   └── ProtocolError           the server violated its protocol           ours
+    ├── MarksRefused                delivery marks cannot be written; publishing continues  user    HALT
     ├── ArchiveError                the archive cannot be used                  user    HALT
     │   ├── ArchiveDamaged          a file or manifest entry is missing, or was changed
     │   └── ArchiveBusy             another archiver has added a file at the same time
@@ -282,6 +283,10 @@ class UnexpectedChange(SourceError):
 
 
 class ProtocolError(SourceError):
+    pass
+
+
+class MarksRefused(TailraceError):
     pass
 
 

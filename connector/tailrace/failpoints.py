@@ -33,6 +33,10 @@ ARCHIVE_WRITTEN = "archive-written"  # a file is stored in the archive, and not 
 ARCHIVE_READ_BACK = "archive-read-back"  # the file is verified, but not listed in the manifest
 ARCHIVE_LISTED = "archive-listed"  # the file is listed, its rows are still in the outbox
 ARCHIVE_DELETED = "archive-deleted"  # some of its rows are deleted from the outbox
+MARKS_PENDING = "marks-pending"  # a batch is stored in Kafka, none of its delivery marks is written
+MARKS_WRITTEN = "marks-written"  # delivery marks are written, their transaction is not committed
+MARKS_COMMITTED = "marks-committed"  # the transaction with delivery marks is committed
+MARKS_CATCHING_UP = "marks-catching-up"  # some of the marks that an earlier run has left are written
 
 ALL = (
     SLOT_INTENDED,
@@ -54,6 +58,8 @@ PROJECTING = (PROJECTION_APPLIED, PROJECTION_COMMITTED, PROJECTION_LETTER)
 """The failpoints of a projection."""
 ARCHIVING = (ARCHIVE_WRITTEN, ARCHIVE_READ_BACK, ARCHIVE_LISTED, ARCHIVE_DELETED)
 """The failpoints of `tailrace archive write`."""
+MARKING = (MARKS_PENDING, MARKS_WRITTEN, MARKS_COMMITTED, MARKS_CATCHING_UP)
+"""The failpoints of delivery marks."""
 
 _armed, _, _count = os.environ.get("TAILRACE_KILL", "").partition(":")
 _left = int(_count or 1)

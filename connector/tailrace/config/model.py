@@ -164,6 +164,10 @@ class OutboxSettings(Section):
         default=ColumnOverrides(), description="settings such as `id: event_id`", examples=["{id: event_id}"]
     )
     """Names that differ from the layout."""
+    mark_columns: dict[str, Column] = Field(
+        default={}, description="column names by mark column", examples=["{processed: sent, processed_at: sent_at}"]
+    )
+    """Names of mark columns that differ from the layout. With `layout: debezium`, the mark columns of the table."""
 
 
 class TopicSettings(Section):
@@ -273,6 +277,8 @@ class PipelineSettings(Section):
         default=DeadLetterSettings(), description="settings such as `payload: hash`", examples=["{payload: hash}"]
     )
     """What dead letters keep, how long, and who is notified."""
+    marks: Literal["none", "watermark"] = Field(default="none", description="none or watermark", examples=["watermark"])
+    """Delivery marks: none, or a view that shows which rows are published (`watermark`)."""
     archive: ArchiveSettings | None = Field(
         default=None, description="settings such as `url: s3://…`", examples=["{url: 's3://cold/outbox'}"]
     )

@@ -96,6 +96,8 @@ class Publisher:
         self.dead_letters = 0
         self.amend: Callable[[Batch], None] = lambda _: None
         """Called with each batch before it is published, in the thread that submits it."""
+        self.committed: Callable[[Batch], None] = lambda _: None
+        """Called with each committed batch before its position counts as stored; it must not block."""
 
     def open(self) -> Position | None:
         """Takes over from any older instance and returns the stored position."""
@@ -228,6 +230,7 @@ class Publisher:
                 self._rejections.raise_remedy(batch.records, why, lambda: not self._closing)
             raise why from None
         failpoints.reached(failpoints.AFTER_COMMIT if batch.records else failpoints.IDLE_STORED)
+        self.committed(batch)
         self.stored = batch.position
         self.published += len(batch.records) - batch.dead_letters - batch.other_records
         self.dead_letters += batch.dead_letters

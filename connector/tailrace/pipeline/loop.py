@@ -91,10 +91,12 @@ class PipelineLoop:
         stopping: Callable[[], bool],
         parking: KeyParking | None = None,
         ready: Callable[[EventProcessor], EventProcessor] = lambda processor: processor,
+        hurry: Callable[[], bool] = lambda: False,
     ) -> None:
         """`wakeup` is set when the publisher becomes idle and when the result of `stopping` changes.
 
         `ready` returns the final processor; it is called after older instances are fenced and the source is open.
+        `hurry` says that a position without events should be stored soon.
         """
         self._source = source
         self._publisher = publisher
@@ -103,6 +105,7 @@ class PipelineLoop:
         self._wakeup = wakeup
         self._stopping = stopping
         self._ready = ready
+        self._hurry = hurry
         self._confirmed: Position | None = None
         self._last_store = 0.0
         self._release_at = 0.0
@@ -180,7 +183,7 @@ class PipelineLoop:
             return batch
         if batch.records:
             return self._submit(batch)
-        if self._may_store_idle(batch.position, urgent=urgent):
+        if self._may_store_idle(batch.position, urgent=urgent or self._hurry()):
             self._source.settle()
             return self._submit(batch)
         return batch

@@ -68,6 +68,13 @@ def is_same_outbox(mine: Position, its: Position) -> bool:
     return False
 
 
+def is_streaming(stored: Position | None) -> bool:
+    """Returns whether a pipeline at this position has completed its first read of the outbox."""
+    if isinstance(stored, LsnPosition):
+        return stored.table_read is None and not stored.creating
+    return isinstance(stored, TokenPosition) and stored.collection_read is None
+
+
 def knows_start(stored: Position | None) -> bool:
     """Whether the position records which rows existed before the first start and are not published."""
     return isinstance(stored, LsnPosition | TokenPosition) and bool(stored.begun)

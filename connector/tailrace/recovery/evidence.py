@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 
-from tailrace.positions.base import Position, from_stored
+from tailrace.positions.base import Position, from_stored, is_streaming
 from tailrace.positions.mongo import TokenPosition
 from tailrace.positions.postgres import LsnPosition
 from tailrace.positions.recovery_mark import Recovery
@@ -19,7 +19,6 @@ from tailrace.recovery.rules import LONG_MS, SKEW_MS
 from tailrace.sources.postgres.resume_check import ServerIdentity
 from tailrace.sources.postgres.snapshot import Snapshot
 from tailrace.state.position_history import Offsets, PositionEntry, offsets_at
-from tailrace.verify.backend import is_streaming
 
 MARGIN_MS = 600_000
 """Topics are read from this long before the first event that matters can have been published. The offsets of an entry

@@ -24,7 +24,7 @@ from tailrace.errors import ConfigError, TailraceError
 from tailrace.event import Row
 from tailrace.outbox.layouts import Layout
 from tailrace.positions.archive import NO_POSITION
-from tailrace.positions.base import Position, from_stored, is_same_outbox
+from tailrace.positions.base import Position, from_stored, is_same_outbox, is_streaming
 from tailrace.positions.mongo import TokenPosition
 from tailrace.positions.postgres import LsnPosition
 from tailrace.replay.original_records import OriginalRecords
@@ -41,7 +41,6 @@ from tailrace.sources.postgres.options import PostgresOptions
 from tailrace.sources.postgres.resume_check import require_same_server
 from tailrace.sources.postgres.snapshot import Snapshot
 from tailrace.state import offsets, position_history
-from tailrace.verify.backend import is_streaming
 from tailrace.worker.wiring import Wiring
 
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 
 from tailrace.check.health import read_kafka_status
 from tailrace.errors import ConfigError, PositionAhead, WrongLog
-from tailrace.positions.base import Position, other_kind
+from tailrace.positions.base import Position, is_streaming, other_kind
 from tailrace.positions.mongo import ClusterTime, CollectionRead, TokenPosition
 from tailrace.positions.postgres import LsnPosition, TableRead, format_lsn, parse_lsn
 from tailrace.positions.recovery_mark import require_complete
@@ -27,7 +27,6 @@ from tailrace.sources.postgres.snapshot import SORT_TIMEOUT, Snapshot
 from tailrace.sources.postgres.table_rescan import require_same_log
 from tailrace.sources.postgres.unpublished_rows import UnpublishedRowsCheck
 from tailrace.state.position_history import PositionEntry
-from tailrace.verify.backend import is_streaming
 from tailrace.verify.verification import ENDED
 from tailrace.worker.wiring import Wiring
 

@@ -8,8 +8,6 @@ from typing import NamedTuple, Protocol
 
 from tailrace.event import Row
 from tailrace.positions.base import Position
-from tailrace.positions.mongo import TokenPosition
-from tailrace.positions.postgres import LsnPosition
 
 _HALF = 1 << 31
 _NORMAL = 3
@@ -56,13 +54,6 @@ class OutboxReader(Protocol):
         """
 
     def close(self) -> None: ...
-
-
-def is_streaming(stored: Position | None) -> bool:
-    """Returns whether a pipeline at this position has completed its first read of the outbox."""
-    if isinstance(stored, LsnPosition):
-        return stored.table_read is None and not stored.creating
-    return isinstance(stored, TokenPosition) and stored.collection_read is None
 
 
 def precedes(transaction: int, other: int) -> bool:

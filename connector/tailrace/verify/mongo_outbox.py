@@ -16,7 +16,7 @@ from pymongo.read_concern import ReadConcern
 
 from tailrace.errors import CollectionGone, EventTooLarge, HistoryLost, StreamChanged
 from tailrace.event import Row
-from tailrace.positions.base import Position
+from tailrace.positions.base import Position, is_streaming
 from tailrace.positions.mongo import ClusterTime, TokenPosition
 from tailrace.sources.mongo.change_stream import ChangeStreamCursor
 from tailrace.sources.mongo.changes import Changes, server_token
@@ -24,7 +24,7 @@ from tailrace.sources.mongo.client import collection_ids, connect, identify, tra
 from tailrace.sources.mongo.decoding import concatenated, decoded
 from tailrace.sources.mongo.documents import Document, DocumentConverter, created_ms
 from tailrace.sources.mongo.options import MongoOptions, can_split
-from tailrace.verify.backend import OutboxRow, Window, everywhere, is_streaming, no_start, nowhere
+from tailrace.verify.backend import OutboxRow, Window, everywhere, no_start, nowhere
 from tailrace.verify.findings import UNKNOWN
 
 BATCH = 2000

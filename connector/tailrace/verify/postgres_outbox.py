@@ -15,7 +15,7 @@ from itertools import chain
 
 from tailrace.errors import LayoutMismatch
 from tailrace.event import Column, Columns, Row
-from tailrace.positions.base import Position
+from tailrace.positions.base import Position, is_streaming
 from tailrace.positions.postgres import LsnPosition, parse_lsn
 from tailrace.sources.postgres.connection import PgConnection
 from tailrace.sources.postgres.copy_rows import CopyConnection, Fields
@@ -24,7 +24,7 @@ from tailrace.sources.postgres.snapshot import Snapshot
 from tailrace.sources.postgres.table_sql import oversized_row, small_value, too_large
 from tailrace.sources.postgres.unpublished_rows import OutboxPartition, last_attached, read_partitions
 from tailrace.sql_names import quote, quote_table, split_table
-from tailrace.verify.backend import OutboxRow, Window, is_streaming, no_start, nowhere, precedes
+from tailrace.verify.backend import OutboxRow, Window, no_start, nowhere, precedes
 from tailrace.verify.findings import UNKNOWN
 
 _new = tuple.__new__

@@ -162,6 +162,7 @@ class Supervisor:
         )
         source = self._wiring.source(self._wakeup, lambda: state.rewind.until if state.rewind else None)
         parking = self._wiring.parking(admin)
+        marker = self._wiring.marker(publisher, self._log_marks_error)
         pipeline = PipelineLoop(
             source,
             publisher,
@@ -172,6 +173,7 @@ class Supervisor:
             ready=lambda processor: self._ready(
                 processor, publisher, on_current_timeline(state.rewind, source), parks=parking is not None
             ),
+            hurry=marker.waits if marker is not None else lambda: False,
         )
         books = self._wiring.position_recorder(admin, publisher, source, self._log_history_error)
 
@@ -181,6 +183,8 @@ class Supervisor:
             stored.append(publisher.stored)
             self._started(position)
             books.start()
+            if marker is not None:
+                marker.start(stored[0])
 
         try:
             pipeline.run(started=started)
@@ -189,6 +193,8 @@ class Supervisor:
                 self._step_aside()
             raise
         finally:
+            if marker is not None:
+                marker.close()
             books.close()
             self._progressed = bool(stored) and publisher.stored is not stored[0]
             if stored:
@@ -289,6 +295,9 @@ class Supervisor:
 
     def _log_history_error(self, error: TailraceError) -> None:
         self._log.warning("position history", error=error.code, what=error.what, why=error.why, remedy=error.remedy)
+
+    def _log_marks_error(self, error: TailraceError) -> None:
+        self._log.warning("marks", error=error.code, what=error.what, why=error.why, remedy=error.remedy)
 
     def _announce(self, state: str, error: TailraceError | None = None) -> None:
         # While another instance runs the pipeline, this one announces its own state separately.

@@ -29,6 +29,7 @@ from tailrace.kafka.topic_limits import TopicLimits
 from tailrace.kafka.topic_manager import PartitionWatch, TopicManager
 from tailrace.kafka.topics import partition_counts
 from tailrace.outbox.layouts import Layout
+from tailrace.outbox.marks.columns import mark_columns
 from tailrace.pipeline.loop import RowSource
 from tailrace.pipeline.processor import EventProcessor
 from tailrace.positions.base import Position
@@ -48,6 +49,8 @@ from tailrace.state.stored_state import StoredState, require_position_known, req
 from tailrace.wakeup import Wakeup
 from tailrace.worker.alerts import Alerts
 from tailrace.worker.logs import StructuredLogger
+from tailrace.worker.marks.marker import Marker
+from tailrace.worker.marks.postgres import PostgresMarks
 from tailrace.worker.options import (
     DAY_MS,
     DEAD_LETTER_BYTES,
@@ -123,6 +126,24 @@ class Wiring:
             self.warn(f"the position history cannot be read, so the replay window restarts: {error.what}")
             return ()
         return tuple(each for each in found if isinstance(each, LsnPosition))
+
+    def marker(self, publisher: Publisher, warn: Callable[[TailraceError], None]) -> Marker | None:
+        """Creates the writer of delivery marks; None if there are none."""
+        settings, database = self.settings, self.database
+        if settings.marks == "none" or isinstance(database, MongoOptions):
+            return None
+        rows = False
+        columns = mark_columns(settings.outbox.layout, settings.outbox.mark_columns)
+        marker = Marker(
+            PostgresMarks(database, settings.pipeline, columns, rows=rows),
+            self.kafka,
+            rows=rows,
+            id_column=database.id_column,
+            stored=lambda: publisher.stored,
+            warn=warn,
+        )
+        publisher.committed = marker.committed
+        return marker
 
     def position_recorder(
         self, admin: Admin, publisher: Publisher, source: RowSource, warn: Callable[[TailraceError], None]
@@ -269,6 +290,12 @@ class Wiring:
 def wire(settings: PipelineSettings, *, adopt: bool = False, warn: Callable[[str], None] = lambda _: None) -> Wiring:
     """Reads schemas and topic rules, and raises for settings that cannot work, without asking a server."""
     columns = column_map(settings)
+    if settings.marks != "none" and settings.source.mongo is not None:
+        raise ConfigError(
+            f"`marks: {settings.marks}` is for Postgres",
+            why="The documents of a collection have no transaction ids that a watermark could be compared with.",
+            remedy="Remove it.",
+        )
     view = routing_view(settings.pipeline, columns)
     specs = load_topics(settings.topics.folder, view) if settings.topics.folder else []
     kafka = kafka_options(settings)

@@ -1,0 +1,256 @@
+"""The thread that writes delivery marks, behind the pipeline and never in its way.
+
+The publisher hands over what a committed batch contained; the thread writes that to the database a moment later. It
+keeps a bounded number of ids. If it falls behind, and after a restart, it finds in the database what is not marked. A
+failure is logged once and retried: events are published all the same.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+
+from tailrace import failpoints
+from tailrace.dlq.parked_keys import state_topic, waiting_topic
+from tailrace.dlq.resolutions import resolutions_topic
+from tailrace.dlq.undelivered import WAITING, ResolutionWatch, Undelivered, of_record, of_waiting, read_undelivered
+from tailrace.errors import TailraceError
+from tailrace.event import Record
+from tailrace.kafka.client import KafkaOptions
+from tailrace.pipeline.batch import Batch
+from tailrace.positions.base import Position, is_streaming
+from tailrace.worker.marks.store import Changes, MarkStore, Probe
+
+EVERY_SECONDS = 0.2
+"""How often row marks are written."""
+PROBE_SECONDS = 1.0
+"""How often the watermark advances, and resolutions of dead letters are read."""
+RETRY_SECONDS = (1.0, 30.0)
+"""The first and the longest pause after a failure."""
+QUEUED = 50_000
+"""Events that wait for their mark in memory. If there are more, they are found in the database later."""
+LETTERS = 500
+"""Undelivered events written at a time."""
+SHARE = 3.0
+"""While marks are behind, the pause after each step, as a multiple of its time: publishing goes first."""
+LEAVE_SECONDS = 2.0
+
+
+class Marker:
+    """One for each attempt. `committed` is called by the publisher's thread, `close` by the supervisor's."""
+
+    def __init__(
+        self,
+        store: MarkStore,
+        kafka: KafkaOptions,
+        *,
+        rows: bool,
+        id_column: str,
+        stored: Callable[[], Position | None],
+        warn: Callable[[TailraceError], None],
+    ) -> None:
+        """`stored` returns the stored position; marks begin when the first read is complete."""
+        self._store = store
+        self._kafka = kafka
+        self._rows = rows
+        self._id_column = id_column
+        self._stored = stored
+        self._warn = warn
+        self._special = {
+            kafka.dead_letter_topic,
+            waiting_topic(kafka),
+            state_topic(kafka),
+            resolutions_topic(kafka),
+        }
+        self._lock = threading.Lock()
+        self._queue = Changes()
+        self._overflowed = False
+        self._batches = 0
+        """Committed batches with events: the watermark follows only while there are new ones."""
+        self._covered = -1
+        """How many of them the written watermark covers."""
+        self._pending: tuple[Probe, int] | None = None
+        self._next_probe = 0.0
+        self._next_resolutions = 0.0
+        self._watch: ResolutionWatch | None = None
+        self._is_open = self._behind = False
+        self._undelivered = True
+        self._began: Position | None = None
+        self._warned = ""
+        self._leaving = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="marks", daemon=True)
+
+    def start(self, began: Position | None) -> None:
+        """`began` is the stored position at the start of the attempt; what comes later passes through `committed`."""
+        self._began = began
+        self._thread.start()
+
+    def committed(self, batch: Batch) -> None:
+        """Notes what became of the events of a batch, right after its commit."""
+        if not batch.records:
+            return
+        changes = self._changes(batch)
+        with self._lock:
+            self._batches += 1
+            if self._queue.size + changes.size > QUEUED:
+                self._queue, self._overflowed = Changes(), True
+            else:
+                self._queue.extend(changes)
+
+    def waits(self) -> bool:
+        """Whether the watermark waits for the next stored position, although no events may come."""
+        return self._pending is not None
+
+    def close(self) -> None:
+        self._leaving.set()
+        if self._thread.is_alive():
+            self._thread.join(LEAVE_SECONDS)
+
+    def _changes(self, batch: Batch) -> Changes:
+        changes = Changes()
+        special = self._special
+        if not batch.topics.isdisjoint(special):
+            for record in batch.records:
+                if record.topic in special:
+                    changes.undelivered += self._undelivered_in(record)
+                elif self._rows:
+                    changes.published.append(event_id(record))
+        elif self._rows:
+            changes.published = [event_id(record) for record in batch.records]
+        if batch.other_records:
+            # Perhaps a release: its events had waited.
+            changes.released = [event_id(record) for record in batch.records if record.topic not in special]
+        return changes
+
+    def _undelivered_in(self, record: Record) -> list[Undelivered]:
+        if record.topic == waiting_topic(self._kafka):
+            return [of_waiting(record.headers, record.value)]
+        if record.topic != self._kafka.dead_letter_topic:
+            return []
+        found = of_record(record, self._id_column)
+        return [] if found is None else [found]
+
+    def _run(self) -> None:
+        pause = RETRY_SECONDS[0]
+        try:
+            while not self._leaving.wait(EVERY_SECONDS):
+                try:
+                    self._tick()
+                except TailraceError as error:
+                    self._is_open = False
+                    self._pending = None
+                    if self._warned != error.code:
+                        self._warn(error)
+                    self._warned = error.code
+                    self._store.close()
+                    self._leaving.wait(pause)
+                    pause = min(2 * pause, RETRY_SECONDS[1])
+                else:
+                    pause = RETRY_SECONDS[0]
+            self._finish()
+        finally:
+            self._store.close()
+            if self._watch is not None:
+                self._watch.close()
+
+    def _finish(self) -> None:
+        """Writes the marks of the last batches, if that is possible at once; otherwise the next start does."""
+        try:
+            if self._is_open and not self._behind:
+                self._tick()
+        except TailraceError:
+            pass
+
+    def _tick(self) -> None:
+        # The position first: everything up to it is then in the queue.
+        stored = self._stored()
+        if stored is None or not is_streaming(stored):
+            return
+        if not self._is_open:
+            self._open(stored)
+        with self._lock:
+            queue, self._queue = self._queue, Changes()
+            self._behind = self._behind or self._overflowed
+            self._overflowed = False
+        if queue.size or self._covered != self._batches:
+            failpoints.reached(failpoints.MARKS_PENDING)
+        try:
+            passed = self._passed(stored)
+            if self._behind and passed is not None:
+                self._catch_up(*passed)
+                passed = None
+            if queue.size or passed is not None:
+                self._write(queue, stored, passed)
+        except TailraceError:
+            # The marks of these batches are found in the database after the next `open`.
+            self._behind = True
+            raise
+        self._warned = ""
+        now = time.monotonic()
+        if now >= self._next_resolutions and self._undelivered:
+            self._next_resolutions = now + PROBE_SECONDS
+            self._read_resolutions()
+
+    def _open(self, stored: Position) -> None:
+        began = self._began
+        streamed = began is not None and is_streaming(began)
+        is_marked = self._store.open(began if began is not None and streamed else stored)
+        self._behind = self._behind or not is_marked or not streamed
+        self._undelivered = self._store.has_undelivered()
+        self._is_open = True
+
+    def _passed(self, stored: Position) -> tuple[Probe, int] | None:
+        """Takes a probe if one is due; returns the one that the stored position has passed, if any."""
+        now = time.monotonic()
+        if self._pending is None and now >= self._next_probe and (self._behind or self._covered != self._batches):
+            self._next_probe = now + PROBE_SECONDS
+            batches = self._batches
+            self._pending = (self._store.probe(), batches)
+        if self._pending is not None and self._store.end_of(stored) >= self._pending[0].end:
+            passed, self._pending = self._pending, None
+            return passed
+        return None
+
+    def _write(self, changes: Changes, stored: Position, passed: tuple[Probe, int] | None) -> None:
+        self._undelivered = self._undelivered or bool(changes.undelivered)
+        # While some marks of earlier events are missing, it is not stored that all are written.
+        self._store.write(changes, None if self._behind else stored, passed and passed[0])
+        if passed is not None:
+            self._covered = passed[1]
+
+    def _catch_up(self, probe: Probe, batches: int) -> None:
+        """Writes the marks that are missing before a probe: first the undelivered events, then all others."""
+        page: list[Undelivered] = []
+        waiting: list[str] = []
+        for found in read_undelivered(self._kafka, self._id_column):
+            page.append(found)
+            if found.reason == WAITING:
+                waiting.append(found.event_id)
+            if len(page) >= LETTERS:
+                self._store.save_undelivered(page)
+                page = []
+        self._store.save_undelivered(page)
+        self._store.keep_waiting(waiting)
+        self._undelivered = self._store.has_undelivered()
+        if self._store.catch_up(probe, lambda: not self._leaving.is_set(), self._pace):
+            self._behind = False
+            self._covered = batches
+
+    def _pace(self, seconds: float) -> None:
+        self._leaving.wait(SHARE * seconds)
+
+    def _read_resolutions(self) -> None:
+        if self._watch is None:
+            self._watch = ResolutionWatch(self._kafka)
+        positions = self._watch.read()
+        for at in range(0, len(positions), LETTERS):
+            self._store.remove_redriven(positions[at : at + LETTERS])
+        if positions:
+            self._undelivered = self._store.has_undelivered()
+
+
+def event_id(record: Record) -> str:
+    """Returns the id of the event; the first header of every format."""
+    found = record.headers[0][1]
+    return found if isinstance(found, str) else (found or b"").decode()
