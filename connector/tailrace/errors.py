@@ -13,7 +13,8 @@
     │   ├── StoreUnavailable        a projection's database cannot be reached
     │   ├── ArchiveUnavailable      the store of the archive cannot be reached
     │   ├── TopicLimitsChanged      a topic accepts less than the producer was configured for; the next attempt adapts
-    │   └── RecordsRefused          a topic refuses single records for good; the next attempt dead-letters them
+    │   ├── RecordsRefused          a topic refuses single records; the next attempt dead-letters or delays them
+    │   └── RecordDelayed           a refused record is sent again after its delay
     ├── CertificateInvalid          a server's certificate is not accepted      user    HALT
     ├── SourceError                 the log cannot be followed safely           user    HALT
     │   ├── AccessRefused           a login, privilege or server setting is missing
@@ -169,11 +170,22 @@ class TopicLimitsChanged(Unavailable):
 
 
 class RecordsRefused(Unavailable):
-    """Retried at once: the next attempt dead-letters these events. `reasons` maps positions to reasons."""
+    """Retried at once: the next attempt dead-letters these events, or waits before it sends them again.
+
+    `reasons` maps positions to reasons.
+    """
 
     def __init__(self, what: str, reasons: dict[str, str]) -> None:
         super().__init__(what, why="The topic will never accept them.", remedy="The policy for failed events applies.")
         self.reasons = reasons
+
+
+class RecordDelayed(Unavailable):
+    """Retried after `seconds`, which the record's own retry settings determine."""
+
+    def __init__(self, what: str, *, why: str, remedy: str, seconds: float) -> None:
+        super().__init__(what, why=why, remedy=remedy)
+        self.seconds = seconds
 
 
 class CertificateInvalid(TailraceError):

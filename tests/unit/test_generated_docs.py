@@ -34,6 +34,7 @@ def test_the_complete_example_is_valid_and_names_every_setting(tmp_path: Path, p
     example = pages["configuration.md"].partition("```yaml\n")[2].partition("```")[0]
     (tmp_path / "schemas").mkdir()
     (tmp_path / "topics").mkdir()
+    (tmp_path / "rules").mkdir()
     (tmp_path / "orders.yaml").write_text(example)
     load_pipeline(
         tmp_path / "orders.yaml", {"DB_PASSWORD": "a-password", "REGISTRY_LOGIN": "a:login", "HOOK_TOKEN": "a-token"}

@@ -26,6 +26,7 @@ from tailrace.schemas.folder import load_folder
 from tailrace.sources.mongo.options import MongoOptions
 from tailrace.worker.options import column_map, declared_for, kafka_options, routing_view, source_options
 from tailrace.worker.pipeline_topics import read_known
+from tailrace.worker.rules import PipelineRules
 from tailrace.worker.schemas import PipelineSchemas
 
 
@@ -61,7 +62,7 @@ def preflight(file: Path, *, offline: bool = False) -> list[CheckResult]:
     except ConfigError as error:
         return [failed("settings", error)]
     specs, checks = _topics(settings)
-    checks = [ok("settings", f"pipeline {settings.pipeline} in {file}"), _schemas(settings), *checks]
+    checks = [ok("settings", f"pipeline {settings.pipeline} in {file}"), _schemas(settings), *_rules(settings), *checks]
     if offline:
         return checks
     try:
@@ -97,6 +98,22 @@ def _schemas(settings: PipelineSettings) -> CheckResult:
         found = f"{schemas.folder} is empty: every event would be a dead letter"
         return CheckResult("schemas", State.WARN, found, "Add <event type>/1.json, or set schemas.unknown: pass.")
     return ok("schemas", f"{len(compiled_schemas)} in {schemas.folder}")
+
+
+def _rules(settings: PipelineSettings) -> list[CheckResult]:
+    """Whether all business rules can be loaded."""
+    checks = settings.rules.checks
+    if not checks:
+        return []
+    rules = PipelineRules(settings.rules)
+    try:
+        rules.ready()
+    except ConfigError as error:
+        return [failed("rules", error)]
+    finally:
+        rules.close()
+    names = {name for each in checks.values() for name in each}
+    return [ok("rules", f"{len(names)} rules for events of {', '.join(checks)}")]
 
 
 def _registry(settings: PipelineSettings) -> list[CheckResult]:

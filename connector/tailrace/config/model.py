@@ -13,6 +13,8 @@ from pydantic import Field, model_validator
 from tailrace.config.archive import ArchiveSettings
 from tailrace.config.dead_letters import DeadLetterSettings, Policy
 from tailrace.config.kafka_settings import checked_settings, revealed, wrong
+from tailrace.config.retries import RetrySettings
+from tailrace.config.rules import RuleSettings
 from tailrace.config.schemas import FormatSettings, SchemaSettings
 from tailrace.config.section import Section
 from tailrace.config.sources import Collections, MongoAddress, require_one_database, require_orderable
@@ -279,6 +281,16 @@ class PipelineSettings(Section):
     """What dead letters keep, how long, and who is notified."""
     marks: Literal["none", "watermark"] = Field(default="none", description="none or watermark", examples=["watermark"])
     """Delivery marks: none, or a view that shows which rows are published (`watermark`)."""
+    retries: RetrySettings = Field(
+        default=RetrySettings(), description="settings such as `maximum: 60`", examples=["{base: 1, maximum: 60}"]
+    )
+    """Delays after errors that may pass, and how often a record that its topic refuses is sent."""
+    rules: RuleSettings = Field(
+        default=RuleSettings(),
+        description="settings such as `checks: {'Order*': ['shop_rules:amount_is_positive']}`",
+        examples=["{checks: {'Order*': ['shop_rules:amount_is_positive']}}"],
+    )
+    """Business rules that events must pass."""
     archive: ArchiveSettings | None = Field(
         default=None, description="settings such as `url: s3://…`", examples=["{url: 's3://cold/outbox'}"]
     )

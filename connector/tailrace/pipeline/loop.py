@@ -12,7 +12,7 @@ from collections.abc import Callable
 from typing import Protocol
 
 from tailrace import failpoints
-from tailrace.errors import LayoutMismatch, SourceError, Unavailable
+from tailrace.errors import LayoutMismatch, RecordDelayed, SourceError, Unavailable
 from tailrace.event import Chunk
 from tailrace.pipeline.batch import Batch
 from tailrace.pipeline.processor import EventProcessor, KeyParking
@@ -155,16 +155,11 @@ class PipelineLoop:
                 # The rows before the error are valid: publish them.
                 self._drain(batch)
                 raise
+            if not self._process(chunk, batch):
+                return batch
             batch.size += chunk.size
             if not chunk.more:
                 self._release_at = 0.0
-            try:
-                self._processor.process(chunk.rows, batch, self._parking)
-            except LayoutMismatch:
-                # All rows of a chunk have the same columns. Earlier rows are published first: otherwise a restart with
-                # settings for the new columns would read rows with the old columns again.
-                self._drain(batch)
-                raise
             if chunk.rows or not batch.records:
                 # A position behind rows is safe to store; a later one only after `settle`.
                 batch.position = chunk.position
@@ -187,6 +182,26 @@ class PipelineLoop:
             self._source.settle()
             return self._submit(batch)
         return batch
+
+    def _process(self, chunk: Chunk, batch: Batch) -> bool:
+        """Adds what is published for the rows to the batch; returns False if the pipeline must stop before that."""
+        processor = self._processor
+        if processor.prepare is not None and not processor.prepare(chunk.rows, self._going):
+            return False  # these rows are read again at the next start
+        try:
+            processor.process(chunk.rows, batch, self._parking)
+        except (LayoutMismatch, RecordDelayed):
+            # Nothing of this chunk is in the batch: all rows of a chunk have the same columns, and delays are checked
+            # first. Earlier rows are published now: a restart with settings for new columns must not read rows with the
+            # old columns again, and a delayed record need not delay what comes before it.
+            self._drain(batch)
+            raise
+        return True
+
+    def _going(self) -> bool:
+        """Keeps the source connection alive; returns False if the pipeline must stop."""
+        self._source.keep_alive()
+        return not self._stopping()
 
     def _submit(self, batch: Batch) -> Batch:
         self._publisher.submit(batch)

@@ -14,6 +14,7 @@ from tailrace.errors import Halted, Reason, Rejected
 from tailrace.event import OutboxEvent, Record, Route, Row, redriven_position
 from tailrace.outbox.layouts import Layout
 from tailrace.pipeline.batch import Batch
+from tailrace.pipeline.record_retries import RecordRetries, refused
 from tailrace.schemas.validation import ValidatedPayload
 
 
@@ -52,24 +53,31 @@ class EventProcessor:
     refused: dict[str, str] = field(default_factory=dict)
     """Events that their topic refuses for good: the reason, by position."""
     park_on: frozenset[Reason] = frozenset()
+    retries: RecordRetries | None = None
+    """Events that their topic refused and that may be sent again."""
+    prepare: Callable[[list[Row], Callable[[], bool]], bool] | None = None
+    """Runs business rules on many rows at once, which may take a while; None if there are no rules.
+
+    It calls its second argument about every second, and returns False if that does.
+    """
 
     def process(self, rows: list[Row], batch: Batch, parking: KeyParking | None = None) -> None:
         """Adds to the batch what is published for each row: its record, its dead letter, or a record that waits."""
         read, route, validate, make_record = self.layout.read, self.route, self.validate, self.make_record
-        add, refused = batch.add, self.refused
+        add, rejections = batch.add, self._known_rejections(rows)
         parked = parking.keys if parking is not None else {}
         for row in rows:
             event = to = None
             try:
                 event = read(row)
                 # A refused event may have been refused by the topic of waiting events: it becomes a dead letter.
-                if parked and parking and (event.aggregate, event.key) in parked and row.position not in refused:
+                if parked and parking and (event.aggregate, event.key) in parked and row.position not in rejections:
                     add(parking.wait(event))
                     batch.other_records += 1
                     continue
                 to = route(event)
-                if refused:
-                    self._require_accepted(row.position)
+                if rejections and row.position in rejections:
+                    raise rejections[row.position]
                 made = make_record(event, to, validate(event, to[0]))
             except Rejected as rejected:
                 self._reject(row, event, to and to.topic, rejected, batch, parking)
@@ -79,7 +87,10 @@ class EventProcessor:
     def record_of_waiting(self, event: OutboxEvent) -> Record:
         """Returns the record of an event that waited behind a parked key."""
         to = self.route(event)
-        self._require_accepted(event.position)
+        why = self.refused.get(event.position)
+        rejected = self.retries.of_waiting(event.position) if why is None and self.retries else None
+        if why is not None or rejected is not None:
+            raise rejected or refused(why or "")
         return self.make_record(event, to, self.validate(event, to.topic))
 
     def record_of_redriven(self, event: OutboxEvent) -> Record:
@@ -139,12 +150,19 @@ class EventProcessor:
             park_on=self.park_on if parks else frozenset(),
         )
 
-    def _require_accepted(self, position: str) -> None:
-        why = self.refused.get(position)
-        if why is not None:
-            raise Rejected(
-                Reason.PERMANENT_FAILURE, why, remedy="Make it smaller, or let the topic take it; then redrive."
-            )
+    def _known_rejections(self, rows: list[Row]) -> dict[str, Rejected]:
+        """Returns which of the rows are dead-lettered whatever their content, by position; nearly always none.
+
+        Raises RecordDelayed if one of them must not be sent yet.
+        """
+        found: dict[str, Rejected] = {}
+        if self.refused:
+            found = {
+                each.position: refused(self.refused[each.position]) for each in rows if each.position in self.refused
+            }
+        if self.retries is not None and self.retries.pending:
+            found |= self.retries.decide(rows)
+        return found
 
     def _reject(
         self,

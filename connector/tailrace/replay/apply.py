@@ -11,7 +11,6 @@ import threading
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
-from tailrace import backoff
 from tailrace.dlq import resolutions
 from tailrace.errors import (
     ConfigError,
@@ -151,7 +150,7 @@ class ReplayRun:
                     if attempt >= ATTEMPTS:
                         raise
                     self._waiting = f"{error.code}: {error.what}"
-                    self._is_over = self._stopped.wait(backoff.delay(attempt))
+                    self._is_over = self._stopped.wait(self._wiring.backoff.delay(attempt))
         except Fenced as error:
             failures.append(
                 Fenced(

@@ -70,7 +70,7 @@ def archive(
     stored = stored_position(wiring)
     _require_same_server(wiring.database, stored)
     entries = position_history.read(wiring.kafka)
-    processor = wiring.processor()
+    processor = wiring.processor(with_rules=False)
     notes = before_first_start(
         wiring,
         stored,

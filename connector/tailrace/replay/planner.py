@@ -54,7 +54,7 @@ def make_plan(
     entries = position_history.read(wiring.kafka)
     range_ = _range(wiring, request, stored, entries, since, until)
     id_ = new_id()
-    processor = wiring.processor()
+    processor = wiring.processor(with_rules=False)
     estimate, missing = _estimate(wiring, processor, id_, range_, on_progress)
     anywhere = not (request.since or request.from_table or request.from_archive)
     if anywhere and missing and missing == set(range_.selection.ids) and has_archive(wiring):

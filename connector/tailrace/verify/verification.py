@@ -82,7 +82,7 @@ def verify(settings: PipelineSettings, window: Window, *, wait_seconds: float, j
     with WorkerPool(jobs - 1) as workers, SpillFile(6, file=workers.outbox) as spill, seldom_collected():
         wiring = wire(settings)
         _require_timed(wiring, window)
-        processor, format = wiring.processor(), wire_format(settings)
+        processor, format = wiring.processor(with_rules=False), wire_format(settings)
         fingerprinter = Fingerprinter(processor, format)
         kind = "mongo" if isinstance(wiring.database, MongoOptions) else "postgres"
         workers.begin(ScanSettings(wiring.kafka, format, kind, window))

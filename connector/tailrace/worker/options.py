@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterable
 from dataclasses import replace
 from importlib.util import find_spec
@@ -15,6 +16,7 @@ from tailrace.errors import (
 )
 from tailrace.kafka.client import KafkaOptions
 from tailrace.outbox.layouts import ColumnMap, bookkeeping, layout_map
+from tailrace.pipeline.record_retries import RecordRetries, RetryPolicy, RowColumns
 from tailrace.routing.specs import TopicSpec
 from tailrace.routing.view import View
 from tailrace.sources.mongo.options import MongoOptions
@@ -95,6 +97,17 @@ def mongo_options(settings: PipelineSettings, columns: ColumnMap, *, adopt: bool
         link_timeout=source.link_timeout,
         adopt=adopt,
     )
+
+
+STORAGE_RETRIES = RowColumns("max_attempts", "base_delay_ms", "max_delay_ms", "backoff_multiplier")
+"""The columns of the layout `storage` with a row's own retry settings."""
+
+
+def record_retries(settings: PipelineSettings) -> RecordRetries:
+    given = settings.retries.columns.model_dump(exclude_none=True)
+    own = STORAGE_RETRIES if str(settings.outbox.layout) == "storage" else RowColumns()
+    policy = RetryPolicy(settings.retries.record_attempts, settings.retries.backoff())
+    return RecordRetries(policy, replace(own, **given), clock=time.monotonic)
 
 
 def app_name(pipeline: str) -> str:

@@ -13,12 +13,12 @@ import time
 import uuid
 from collections.abc import Callable
 
-from tailrace import backoff
 from tailrace.dlq import resolutions
 from tailrace.errors import (
     Action,
     Fenced,
     KafkaUnavailable,
+    RecordDelayed,
     RecordsRefused,
     TailraceError,
     TopicLimitsChanged,
@@ -86,6 +86,8 @@ class Supervisor:
         finally:
             self._ownership.stop_heartbeat()  # heartbeats would make standby instances wait for nothing
             self._alerts.close(ALERT_SECONDS)
+            if self._wiring.rules is not None:
+                self._wiring.rules.close()
 
     def _run(self) -> None:
         attempt = 0
@@ -99,13 +101,13 @@ class Supervisor:
             try:
                 self._attempt()
             except RecordsRefused as refused:
-                if refused.reasons.keys() <= self._wiring.refused.keys():
+                if self._is_given_up(refused.reasons):
                     error = TopicRefused(refused.what, why="; ".join(refused.reasons.values()))
                     self._fail(error)
                     raise error from None
-                # Retried at once: there is nothing to wait for.
+                # The next attempt reads their rows again, and finds there whether to wait.
                 self._log.warning("refused", what=refused.what, events=len(refused.reasons))
-                self._wiring.refused.update(refused.reasons)
+                self._wiring.refused.update(self._wiring.record_retries.note(refused.reasons))
             except TopicLimitsChanged as changed:
                 # Retried at once: batches get smaller each time, so this ends.
                 self._log.warning("topic limits", what=changed.what, why=changed.why)
@@ -124,6 +126,11 @@ class Supervisor:
         if not self._kafka_away:
             self._release()
         self._log.info("stopped")
+
+    def _is_given_up(self, reasons: dict[str, str]) -> bool:
+        """Whether nothing more can be done about refused records, because their events are dead-lettered already."""
+        left = reasons.keys() - self._wiring.refused.keys()
+        return not left or self._wiring.record_retries.has_given_up(left)
 
     def _release(self) -> None:
         # Announced before the release: afterwards only the next instance may announce states.
@@ -270,7 +277,8 @@ class Supervisor:
 
     def _pause(self, error: TailraceError, attempt: int) -> bool:
         """Waits before the next attempt. Returns True if the server is available again and the wait ended early."""
-        seconds = backoff.delay(attempt, **self._chance)
+        by_settings = self._wiring.backoff.delay(attempt, **self._chance)
+        seconds = error.seconds if isinstance(error, RecordDelayed) else by_settings
         self._log.warning(
             "waiting",
             error=error.code,

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import partial
 
+from tailrace.backoff import Backoff
 from tailrace.config.dead_letters import reasons_with
 from tailrace.config.model import PipelineSettings
 from tailrace.dlq.parked_keys import state_topic
@@ -32,6 +33,7 @@ from tailrace.outbox.layouts import Layout
 from tailrace.outbox.marks.columns import mark_columns
 from tailrace.pipeline.loop import RowSource
 from tailrace.pipeline.processor import EventProcessor
+from tailrace.pipeline.record_retries import RecordRetries
 from tailrace.positions.base import Position
 from tailrace.positions.postgres import LsnPosition
 from tailrace.routing.folder import load_topics
@@ -59,10 +61,12 @@ from tailrace.worker.options import (
     declared_for,
     kafka_options,
     own_topics,
+    record_retries,
     routing_view,
     source_options,
 )
 from tailrace.worker.outage import Probe, listens
+from tailrace.worker.rules import PipelineRules
 from tailrace.worker.schemas import PipelineSchemas
 from tailrace.worker.webhook import WebhookOptions
 
@@ -82,9 +86,17 @@ class Wiring:
     route: Callable[[OutboxEvent], Route]
     warn: Callable[[str], None]
     partitions: PartitionWatch
+    rules: PipelineRules | None
+    record_retries: RecordRetries
+    """Events that their topic rejected and that may be sent again; kept across attempts."""
     limits: TopicLimits = field(default_factory=TopicLimits)
     refused: dict[str, str] = field(default_factory=dict)
     """Events that their topic rejected for good, by position; kept across attempts."""
+
+    @property
+    def backoff(self) -> Backoff:
+        """The delays between attempts."""
+        return self.settings.retries.backoff()
 
     @property
     def declared(self) -> list[str]:
@@ -162,9 +174,10 @@ class Wiring:
         """Returns the wiring without --adopt, which applies to one start only."""
         return replace(self, database=replace(self.database, adopt=False))
 
-    def processor(self) -> EventProcessor:
+    def processor(self, *, with_rules: bool = True) -> EventProcessor:
         """Creates the processor of events; the first call asks the schema registry, if there is one.
 
+        Without `with_rules`, business rules are not applied: for operations that publish nothing.
         RegistryRefused only before the first position is stored: a registry that a pipeline has worked with and that
         now answers strangely is away.
         """
@@ -175,10 +188,15 @@ class Wiring:
                 raise
             raise RegistryUnavailable(error.what, why=error.why, remedy=error.remedy) from None
         limits = self.settings.limits
+        layout = Layout(column_map(self.settings))
+        rules = self.rules if with_rules else None
+        validate = self.schemas.validator().validate
+        if rules is not None:
+            rules.ready()
         return EventProcessor(
-            layout=Layout(column_map(self.settings)),
+            layout=layout,
             route=self.route,
-            validate=self.schemas.validator().validate,
+            validate=rules.after(validate) if rules else validate,
             make_record=self.schemas.records(),
             make_dead_letter=partial(
                 dead_letter,
@@ -192,6 +210,8 @@ class Wiring:
             batch_records=limits.batch_records,
             batch_bytes=limits.batch_bytes,
             refused=self.refused,
+            retries=self.record_retries,
+            prepare=rules.preparing(layout) if rules else None,
         )
 
     def _has_run(self) -> bool:
@@ -310,4 +330,6 @@ def wire(settings: PipelineSettings, *, adopt: bool = False, warn: Callable[[str
         router.route,
         warn,
         PartitionWatch(settings.pipeline),
+        PipelineRules(settings.rules) if settings.rules.checks else None,
+        record_retries(settings),
     )

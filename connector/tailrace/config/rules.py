@@ -1,0 +1,46 @@
+"""Settings of business rules."""
+
+from __future__ import annotations
+
+import re
+from typing import Annotated
+
+from pydantic import AfterValidator, Field
+
+from tailrace.config.kafka_settings import wrong
+from tailrace.config.section import Section
+from tailrace.config.values import Folder, Seconds
+
+_is_rule = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*:[^\W\d]\w*(\.[^\W\d]\w*)*|[\w.-]+").fullmatch
+
+
+def rule_name(name: str) -> str:
+    if not _is_rule(name):
+        raise wrong(
+            "module:function, or the name of an entry point of the group tailrace.rules",
+            "write it like `shop_rules:amount_is_positive`",
+        )
+    return name
+
+
+RuleName = Annotated[str, AfterValidator(rule_name)]
+TypePattern = Annotated[str, Field(min_length=1, max_length=255)]
+
+
+class RuleSettings(Section):
+    """Business rules: functions that check events by type, after validation."""
+
+    checks: dict[TypePattern, Annotated[tuple[RuleName, ...], Field(min_length=1)]] = Field(
+        default={},
+        description="lists of rules by event type, which may be a shell pattern",
+        examples=["{'Order*': ['shop_rules:amount_is_positive']}"],
+    )
+    """Rules by event type: `module:function`, or the name of an entry point of the group `tailrace.rules`. The type may
+    be a shell pattern such as `Order*`. Nothing else is loaded."""
+    folder: Folder | None = Field(default=None, description="a folder of Python modules", examples=["rules"])
+    """Folder with modules of rules, relative to this file. Installed packages come first."""
+    timeout: Seconds = Field(
+        default=1, ge=0.01, le=10, description="seconds, from 0.01 to 10", examples=["1"], allow_inf_nan=False
+    )
+    """Seconds that the rules of one event may take. An event whose rule takes longer is dead-lettered with the reason
+    `processing_timeout`."""

@@ -1,0 +1,80 @@
+"""Records that their topic refuses: sent again by the retry settings of their rows, in order, then dead-lettered."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from confluent_kafka.admin import AlterConfigOpType, ConfigEntry, ConfigResource, ResourceType
+
+from helpers.shop import Shop
+from tailrace.testkit.stack import wait_until
+from tailrace.testkit.topic_reader import header, read_all
+
+RETRY_COLUMNS = {
+    "attempts": "max_attempts",
+    "base_ms": "base_delay_ms",
+    "maximum_ms": "max_delay_ms",
+    "multiplier": "backoff_multiplier",
+}
+
+
+@pytest.fixture
+def retrying(shop: Shop) -> Shop:
+    """A shop whose topic takes records of 20 kB, and whose rows have retry settings."""
+    shop.execute(
+        "ALTER TABLE outbox ADD max_attempts int, ADD base_delay_ms int, ADD max_delay_ms int, "
+        "ADD backoff_multiplier numeric(3,2)"
+    )
+    rule = {"topic": shop.topic, "match": {"aggregate": "order"}, "partitions": 1, "replication": 1}
+    rule["config"] = {"max.message.bytes": 20_000}
+    (shop.folder / "topics" / "orders.yaml").write_text(json.dumps(rule))
+    shop.configure(source={"start": "beginning"}, retries={"columns": RETRY_COLUMNS})
+    return shop
+
+
+def add(shop: Shop, revisions: range, *, large: int, attempts: int, delay_ms: int) -> None:
+    """One transaction of rows of one key; `large` is the revision with 50 kB."""
+    with shop.postgres.connect(shop.name) as connection:
+        connection.execute(
+            """INSERT INTO outbox (id, aggregatetype, aggregateid, type, payload, max_attempts, base_delay_ms,
+                max_delay_ms, backoff_multiplier)
+            SELECT gen_random_uuid(), 'order', 'k', 'OrderPlaced', json_build_object('order', 'k', 'revision', n,
+                'amount', 1, 'currency', 'EUR', 'note', repeat('x', CASE WHEN n = %(large)s THEN 50000 ELSE 1 END)),
+                %(attempts)s, %(delay)s, %(delay)s, 1.5
+            FROM generate_series(%(first)s::int, %(last)s::int) n""",
+            {"large": large, "attempts": attempts, "delay": delay_ms, "first": revisions[0], "last": revisions[-1]},
+        )
+
+
+def published(shop: Shop) -> list[int]:
+    return [json.loads(found.value() or b"{}")["revision"] for found in read_all(shop.kafka.bootstrap, [shop.topic])]
+
+
+def accept_larger_records(shop: Shop) -> None:
+    entry = ConfigEntry("max.message.bytes", "1000000", incremental_operation=AlterConfigOpType.SET)
+    resource = ConfigResource(ResourceType.TOPIC, shop.topic, incremental_configs=[entry])
+    admin = shop.kafka.admin()
+    admin.incremental_alter_configs([resource])[resource].result(20)
+
+
+def test_a_refused_record_is_retried_by_the_settings_of_its_row(retrying: Shop) -> None:
+    """Never accepted: dead-lettered after its attempts. Accepted later, with a kill -9 in between: once, in order."""
+    add(retrying, range(1, 4), large=2, attempts=2, delay_ms=200)
+    connector = retrying.start()
+    wait_until(lambda: published(retrying) == [1, 3], 60, what="the events around the refused one")
+    (letter,) = read_all(retrying.kafka.bootstrap, [retrying.letters])
+    assert header(letter, "tailrace.reason") == "max_retries_exceeded"
+    assert (header(letter, "tailrace.explanation") or "").startswith("refused 2 times: ")
+    assert [wait["error"] for wait in connector.waits] == ["RecordDelayed"], connector.log
+
+    add(retrying, range(4, 7), large=5, attempts=1000, delay_ms=200)
+    wait_until(lambda: len(connector.waits) > 1, 60, what="the next refusal")
+    connector.kill()
+    connector = retrying.start()
+    wait_until(lambda: len(connector.waits) >= 2, 60, what="two attempts after the kill")
+    accept_larger_records(retrying)
+    wait_until(lambda: len(published(retrying)) == 5, 60, what="the accepted record")
+    assert published(retrying) == [1, 3, 4, 5, 6]
+    assert len(read_all(retrying.kafka.bootstrap, [retrying.letters])) == 1
+    assert connector.running, connector.log
