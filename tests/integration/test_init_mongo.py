@@ -36,13 +36,18 @@ def server() -> Iterator[MongoServer]:
 
 
 def apply(server: MongoServer, file: Path, name: str, database: str, collection: str) -> None:
-    """Runs the script's commands, with a password where mongosh would ask for one."""
+    """Runs the script's commands twice, with a password where mongosh would ask for one."""
     user = user_commands(database, collection, f"tailrace_{name}", "tailrace")
     commands = [*collection_commands(database, collection), *user]
     assert script(commands) in file.read_text()
     with server.client() as client:
-        for command in commands:
+        for command in [*commands, *commands]:
             given = {"createUser": USER, "pwd": PASSWORD} if "createUser" in command.body else {}
+            if command.unless is not None:
+                question, field = command.unless
+                renamed = {"usersInfo": {"user": USER, "db": "admin"}} if given else question
+                if client[command.database].command(renamed)[field]:
+                    continue
             client[command.database].command({**command.body, **given})
 
 

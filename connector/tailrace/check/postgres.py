@@ -23,9 +23,10 @@ from tailrace.check.rules import (
     check_window,
 )
 from tailrace.errors import TailraceError, Unavailable
-from tailrace.event import Column, Row
+from tailrace.event import Column
 from tailrace.outbox.ddl import hba_lines
-from tailrace.outbox.layouts import ColumnMap, Layout
+from tailrace.outbox.layouts import ColumnMap
+from tailrace.outbox.specs import LAYOUTS, reader
 from tailrace.positions.base import Position, other_kind
 from tailrace.positions.postgres import LsnPosition
 from tailrace.sources.postgres import catalog
@@ -50,8 +51,9 @@ class PostgresChecks:
     needed_checks = frozenset({"wal_level", "role", "table", "publication", "slot", "primary"})
     stores_position = True
 
-    def __init__(self, options: PostgresOptions, columns: ColumnMap) -> None:
+    def __init__(self, options: PostgresOptions, columns: ColumnMap, layout: str = "debezium") -> None:
         self._options = options
+        self._layout = layout
         self._map = columns
         self._schema, self._table = split_table(options.table)
         self._full = quote_table(options.table)
@@ -87,6 +89,7 @@ class PostgresChecks:
                     ("table rights", self._table_rights),
                     ("publication", self._publication),
                     ("columns", self._columns),
+                    ("delivery columns", self._delivery_columns),
                     ("order of rows", self._order),
                     ("slot", self._slot),
                     ("primary", self._primary),
@@ -228,7 +231,7 @@ class PostgresChecks:
         return result
 
     def _columns(self) -> CheckResult | None:
-        """Reads a dummy row with the layout, to find what would stop the pipeline at its first row."""
+        """Compares the columns with those of the layout, to find what would stop the pipeline at its first row."""
         if not self._relation:
             return None
         found = self._link.query(
@@ -238,7 +241,7 @@ class PostgresChecks:
         )
         columns = tuple(Column(str(name), int(oid or 0)) for name, oid in found)
         sent = tuple(column for column in columns if self._published is None or column.name in self._published)
-        Layout(self._map).read(Row(sent, (rb"\x61",) * len(sent), "0/0:0", 0))
+        reader(self._layout, self._map).require(sent)
         self._kinds = kinds = dict(columns)
         self.columns = frozenset(column.name for column in sent)
         if missing := [column for column in self._options.order_by if column not in kinds]:
@@ -249,6 +252,22 @@ class PostgresChecks:
             remedy = "Name a timestamp column in outbox.columns.timestamp, or leave it out."
             return fail("columns", f"column {self._map.timestamp} is not a date or timestamp", remedy)
         return ok("columns", ", ".join(f"{part}={column}" for part, column in self._map.parts()))
+
+    def _delivery_columns(self) -> CheckResult | None:
+        """Whether the table has the columns of its layout that only delivery marks use."""
+        wanted = [column for column in LAYOUTS[self._layout].table if column.about_delivery]
+        if not wanted or not self._kinds:
+            return None
+        missing = [column for column in wanted if column.name not in self._kinds]
+        if not missing:
+            return ok("delivery columns", f"{len(wanted)}, none of them is sent")
+        added = ", ".join(
+            f"ADD COLUMN {quote(column.name)} {' '.join(column.definition.split())}" for column in missing
+        )
+        found = (
+            f"{self._full} has no column {', '.join(column.name for column in missing)} of the layout {self._layout}"
+        )
+        return warn("delivery columns", f"{found}: it cannot be marked", f"ALTER TABLE {self._full} {added};")
 
     def _order(self) -> CheckResult | None:
         known = all(column in self._kinds for column in self._options.order_by)

@@ -166,7 +166,7 @@ def _database(settings: PipelineSettings) -> DatabaseChecks:
         from tailrace.check.mongo import MongoChecks  # the driver is an optional dependency
 
         return MongoChecks(options, columns)
-    return PostgresChecks(options, columns)
+    return PostgresChecks(options, columns, settings.outbox.layout)
 
 
 def _other_pipelines(settings: PipelineSettings, specs: list[TopicSpec], database: DatabaseChecks) -> list[CheckResult]:

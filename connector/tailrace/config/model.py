@@ -6,6 +6,7 @@ field is its meaning in docs/configuration.md.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Literal, Self
 
 from pydantic import Field, model_validator
@@ -33,6 +34,7 @@ from tailrace.config.values import (
     Whole,
     Window,
 )
+from tailrace.outbox.specs import LAYOUTS
 
 SECRET_PLACES = (
     ("source", "postgres"),
@@ -127,7 +129,7 @@ class SourceSettings(Section):
 
 
 class ColumnOverrides(Section):
-    """Columns whose names differ from the layout. Only `version` may be inside a JSON column."""
+    """Columns whose names differ from the layout. `key` and `version` may be inside a JSON column."""
 
     id: Column | None = Field(default=None, description="a column name", examples=["event_id"])
     """Column of the event id."""
@@ -135,8 +137,12 @@ class ColumnOverrides(Section):
     """Column of the event type."""
     aggregate: Column | None = Field(default=None, description="a column name", examples=["aggregate"])
     """Column of the aggregate type."""
-    key: Column | None = Field(default=None, description="a column name", examples=["aggregate_id"])
-    """Column of the Kafka key."""
+    key: PathColumn | None = Field(
+        default=None,
+        description="a column name, or a path in a JSON column",
+        examples=["aggregate_id", "payload#/team_id"],
+    )
+    """Column of the Kafka key, or a path into a JSON column."""
     payload: Column | None = Field(default=None, description="a column name", examples=["body"])
     """Column of the payload."""
     version: PathColumn | None = Field(
@@ -158,10 +164,10 @@ class ColumnOverrides(Section):
 
 
 class OutboxSettings(Section):
-    layout: Literal["debezium", "document"] = Field(
-        default="debezium", description="debezium or document", examples=["debezium"]
+    layout: Literal["debezium", "document", "streams", "storage"] = Field(
+        default="debezium", description="debezium, document, streams or storage", examples=["debezium"]
     )
-    """The expected columns: Debezium's outbox table, or the document layout (the usual one in MongoDB)."""
+    """The expected columns, as listed in layouts.md. `document` is the usual layout in MongoDB."""
     columns: ColumnOverrides = Field(
         default=ColumnOverrides(), description="settings such as `id: event_id`", examples=["{id: event_id}"]
     )
@@ -180,7 +186,8 @@ class TopicSettings(Section):
         description="a topic name that may contain {aggregate}, {type} and {stream}",
         examples=[DEFAULT_TEMPLATE],
     )
-    """Topic of events that no rule matches. Default, if there is no `folder` either: `outbox.event.{aggregate}`."""
+    """Topic of events that no rule matches. Default, if there is no `folder` either: `outbox.event.{aggregate}`; with
+    the layouts `streams` and `storage`, `{stream}`."""
     create: bool = Field(default=True, description="true or false", examples=["true"])
     """Whether missing topics are created."""
     partitions: Whole = Field(default=3, ge=1, le=10_000, description="a whole number from 1 to 10000", examples=["3"])
@@ -310,8 +317,13 @@ class PipelineSettings(Section):
     def _complete(self) -> Self:
         """Fills in defaults that depend on other settings, and validates settings across sections."""
         slot = f"tailrace_{self.pipeline.replace('-', '_')}"
-        columns = self.outbox.columns
-        order = tuple(column for column in (columns.timestamp, columns.id or "id") if column)
+        layout = LAYOUTS[self.outbox.layout]
+        if self.source.mongo is not None and "mongo" not in layout.databases:
+            raise wrong("debezium or document, for MongoDB", "choose one of them", "outbox", "layout")
+        columns = replace(layout.columns, **self.outbox.columns.given())
+        order = tuple(column for column in (columns.timestamp, columns.id) if column)
+        if layout.template and self.topics.folder is None and "template" not in self.topics.model_fields_set:
+            self.__dict__["topics"] = self.topics.model_copy(update={"template": layout.template})
         source: dict[str, object] = {
             "order_by": self.source.order_by or (order if self.source.mongo is None else ("_id",))
         }

@@ -48,7 +48,18 @@ def column(name: str) -> str:
     if INSIDE in name:
         raise wrong(
             f"the name of a column, without a path inside it ({INSIDE})",
-            f"name a column; only outbox.columns.version may have a path, such as headers{INSIDE}version",
+            "name a column; only outbox.columns.key and outbox.columns.version may have a path, such as "
+            f"payload{INSIDE}team_id",
+        )
+    return name
+
+
+def path_column(name: str) -> str:
+    column, inside, path = name.partition(INSIDE)
+    if not column or (inside and not all(path.split("/"))):
+        raise wrong(
+            f"a column name, or a column, {INSIDE} and names separated by /",
+            f"write it like payload{INSIDE}team_id",
         )
     return name
 
@@ -172,7 +183,7 @@ Table = Annotated[str, AfterValidator(table)]
 Bootstrap = Annotated[str, AfterValidator(bootstrap)]
 Template = Annotated[str, AfterValidator(template)]
 Column = Annotated[str, Field(min_length=1, max_length=63), AfterValidator(column)]
-PathColumn = Annotated[str, Field(min_length=1, max_length=255)]
+PathColumn = Annotated[str, Field(min_length=1, max_length=255), AfterValidator(path_column)]
 Topic = Annotated[str, AfterValidator(topic)]
 Replication = Annotated[Whole, AfterValidator(replication)]
 RegistryUrl = Annotated[str, AfterValidator(registry_url)]

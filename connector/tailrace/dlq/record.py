@@ -20,7 +20,7 @@ from typing import NamedTuple
 import orjson
 
 from tailrace.errors import Rejected
-from tailrace.event import Headers, OutboxEvent, Record, Route, Row
+from tailrace.event import Column, Headers, OutboxEvent, Record, Route, Row
 from tailrace.records.plain import plain_record
 
 HEADER_BYTES = 4096
@@ -56,19 +56,23 @@ def dead_letter(
     pipeline: str,
     limit_bytes: int,
     keep_payload: bool = True,
+    ignored: frozenset[str] = frozenset(),
 ) -> Record:
     """The dead letter of `row`, for `letter_topic`.
 
     `event` is None if the row could not be read; `topic` is where it would have gone, if known. Without `keep_payload`
-    only the hash and the length of the original are kept.
+    only the hash and the length of the original are kept. Columns in `ignored` change after the row was written, so
+    they are left out: the hash of the row must stay the same.
     """
     headers = reason_headers(
         rejected, row.position, topic, row.committed_ms, by=pipeline, stage="VALUE_CONVERTER", details=keep_payload
     )
     headers.append(("tailrace.pipeline", pipeline))
     if event is None:
-        contents = Contents("row", _row_as_json(row), None, [])
-        columns = orjson.dumps([[column.name, column.type_oid] for column in row.columns])
+        pairs = zip(row.columns, row.values, strict=False)
+        kept = [(column, value) for column, value in pairs if column.name not in ignored]
+        contents = Contents("row", _row_as_json(kept), None, [])
+        columns = orjson.dumps([[column.name, column.type_oid] for column, _ in kept])
         if len(columns) <= HEADER_BYTES:  # cut, it would be no JSON; without it, the row cannot be redriven
             headers.append(("tailrace.columns", columns))
     else:
@@ -203,9 +207,9 @@ def _bounded(carried: Headers, *, rename: bool) -> tuple[Headers, list[str]]:
     return kept, left_out
 
 
-def _row_as_json(row: Row) -> bytes:
+def _row_as_json(row: list[tuple[Column, bytes | None]]) -> bytes:
     """Every column by name, as text or base64, so that nothing of an unreadable row is lost."""
-    return orjson.dumps({column.name: _text(value) for column, value in zip(row.columns, row.values, strict=False)})
+    return orjson.dumps({column.name: _text(value) for column, value in row})
 
 
 def _text(value: bytes | None) -> str | dict[str, str] | None:

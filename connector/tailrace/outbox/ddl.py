@@ -1,20 +1,64 @@
 """The SQL that creates an outbox table and a role with the minimal privileges to tail it.
 
-Every identifier is quoted (`sql_names.py`), so names may have any case and characters.
+Every statement may run again: what exists is left as it is. Every identifier is quoted (`sql_names.py`), so names may
+have any case and characters.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from dataclasses import replace
+from hashlib import blake2b
+
 from tailrace.outbox.layouts import DEBEZIUM, INSIDE, ColumnMap
-from tailrace.sql_names import quote, quote_table, split_table
+from tailrace.outbox.specs import LAYOUTS, TableColumn
+from tailrace.sql_names import NAME_BYTES, quote, quote_table, split_table
+
+REASONS = (
+    "max_retries_exceeded",
+    "poison_message",
+    "schema_validation_failed",
+    "processing_timeout",
+    "permanent_failure",
+)
+_INDEXES = {
+    "document": (
+        ("status", "created_at"),
+        ("status", "published_at"),
+        ("locked_until",),
+        ("entity_id", "entity_version"),
+    ),
+    "streams": (),
+    "storage": (
+        ("delivery_status",),
+        ("next_retry_at",),
+        ("aggregate_id", "aggregate_type", "sequence_number"),
+        ("created_at",),
+        ("event_type",),
+    ),
+}
+_PARTIAL: dict[tuple[str, tuple[str, ...]], str] = {
+    ("storage", ("next_retry_at",)): "delivery_status IN ('pending', 'failed')"
+}
+"""Conditions of indexes that cover only rows that are not delivered."""
+
+
+def outbox_ddl(layout: str, table: str, role: str, publication: str) -> str:
+    """Returns the SQL for the table of a named layout, for the role that tails it, and for the publication."""
+    if layout == "debezium":
+        # A time that the row carries itself orders a first read; Debezium's table has none.
+        created = table_ddl(table, replace(DEBEZIUM, timestamp="created_at"))
+    else:
+        created = layout_ddl(layout, table)
+    return f"{created}\n{grants_ddl(table, role, publication)}"
 
 
 def table_ddl(table: str, column_map: ColumnMap = DEBEZIUM) -> str:
-    """Returns the CREATE TABLE statement for this layout."""
+    """Returns the CREATE TABLE statement for a table with these columns."""
     columns = [
         (column_map.id, "uuid PRIMARY KEY"),
         (column_map.aggregate, "varchar(255) NOT NULL"),
-        (column_map.key, "varchar(255) NOT NULL"),
+        (None if INSIDE in column_map.key else column_map.key, "varchar(255) NOT NULL"),
         (column_map.type, "varchar(255) NOT NULL"),
         _version_column(column_map),
         (column_map.payload, "jsonb"),
@@ -25,14 +69,87 @@ def table_ddl(table: str, column_map: ColumnMap = DEBEZIUM) -> str:
     for name, definition in columns:
         if name is not None:
             defined.setdefault(name, definition)
-    body = ",\n".join(f"    {quote(name)} {definition}" for name, definition in defined.items())
     return f"""\
 -- A service inserts here in the same transaction as its business rows: both are committed, or neither.
 -- A NULL payload is a tombstone. Rows may be deleted at any time: only inserts are published.
-CREATE TABLE {quote_table(table)} (
-{body}
-);
+{_create(table, defined.items())}"""
+
+
+def layout_ddl(layout: str, table: str) -> str:
+    """Returns the statements for the tables and indexes of a named layout."""
+    columns = LAYOUTS[layout].table
+    rows = """\
+-- A service inserts here in the same transaction as its business rows: both are committed, or neither.
+-- Only inserts are published: the columns about delivery may be updated, and rows deleted, at any time.
 """
+    parts = [rows + _create(table, _named(columns)), *(_index(layout, table, names) for names in _INDEXES[layout])]
+    if layout == "storage":
+        parts += [*_dead_letters(table, columns), *_wal(table), _counters(table)]
+    return "".join(parts)
+
+
+def storage_tables(table: str) -> tuple[str, str, str]:
+    """Returns the quoted names of the tables beside a storage outbox: dead letters, WAL log, counters."""
+    return beside(table, "_dlq"), beside(table, "_wal"), beside(table, "_counters")
+
+
+def beside(table: str, suffix: str) -> str:
+    """Returns the quoted name of another table in the same schema, with this suffix."""
+    schema, name = split_table(table)
+    return f"{quote(schema)}.{quote(name + suffix)}"
+
+
+def _dead_letters(table: str, columns: Iterable[TableColumn]) -> list[str]:
+    """Not LIKE … INCLUDING ALL, which would copy the primary key. The original row may be purged before its letter."""
+    dlq, _, _ = storage_tables(table)
+    same = [(column.name, column.definition.replace("PRIMARY KEY", "NOT NULL")) for column in columns]
+    reasons = "".join(f"\n            '{reason}'," for reason in REASONS).rstrip(",")
+    own = [
+        ("dlq_id", "varchar(64) PRIMARY KEY"),
+        ("moved_to_dlq_at", "timestamptz NOT NULL DEFAULT now()"),
+        ("dlq_reason", f"varchar(50) NOT NULL\n        CHECK (dlq_reason IN ({reasons}))"),
+        ("failure_details", "jsonb NOT NULL DEFAULT '{}'"),
+        ("recovery_instructions", "jsonb NOT NULL DEFAULT '{}'"),
+        ("original_outbox_id", "varchar(64) NOT NULL"),
+    ]
+    why = "\n-- Copies of rows that could not be published. No foreign key: an old outbox row may be deleted before.\n"
+    indexes = [
+        _index_on(dlq, table, "_dlq", (name,)) for name in ("moved_to_dlq_at", "dlq_reason", "original_outbox_id")
+    ]
+    return [why + _create_quoted(dlq, [*same, *own]), *indexes]
+
+
+def _wal(table: str) -> list[str]:
+    _, wal, _ = storage_tables(table)
+    columns = [
+        ("wal_id", "varchar(64) PRIMARY KEY"),
+        ("outbox_id", "varchar(64) NOT NULL"),
+        (
+            "operation_type",
+            "varchar(20) NOT NULL\n        CHECK (operation_type IN ('insert', 'update', 'delete', 'checkpoint'))",
+        ),
+        ("wal_timestamp", "timestamptz NOT NULL DEFAULT now()"),
+        ("wal_lsn", "pg_lsn NOT NULL"),
+        ("transaction_id", "varchar(50)"),
+        ("checkpoint_data", "jsonb NOT NULL DEFAULT '{}'"),
+    ]
+    why = "\n-- Where each row is in the log of the database. No foreign key: the entry of a delete outlives its row.\n"
+    indexes = [_index_on(wal, table, "_wal", (name,)) for name in ("outbox_id", "wal_lsn", "wal_timestamp")]
+    return [why + _create_quoted(wal, columns), *indexes]
+
+
+def _counters(table: str) -> str:
+    _, _, counters = storage_tables(table)
+    columns = [
+        ("aggregate_type", "varchar(50)"),
+        ("aggregate_id", "varchar(255)"),
+        ("last_sequence", "bigint NOT NULL"),
+    ]
+    why = (
+        "\n-- The last sequence number of each aggregate. It is locked until the commit, so numbers have no gaps.\n"
+        "-- (aggregate, number) is not unique in the outbox: a replayed row repeats its number.\n"
+    )
+    return why + _create_quoted(counters, columns, "PRIMARY KEY (aggregate_type, aggregate_id)")
 
 
 def _version_column(column_map: ColumnMap) -> tuple[str | None, str]:
@@ -40,18 +157,48 @@ def _version_column(column_map: ColumnMap) -> tuple[str | None, str]:
     return column or None, "jsonb" if inside else "integer"
 
 
+def _named(columns: Iterable[TableColumn]) -> list[tuple[str, str]]:
+    return [(column.name, column.definition) for column in columns]
+
+
+def _create(table: str, columns: Iterable[tuple[str, str]]) -> str:
+    return _create_quoted(quote_table(table), columns)
+
+
+def _create_quoted(table: str, columns: Iterable[tuple[str, str]], *further: str) -> str:
+    lines = [*(f"{quote(name)} {definition}" for name, definition in columns), *further]
+    body = ",\n".join(f"    {line}" for line in lines)
+    return f"CREATE TABLE IF NOT EXISTS {table} (\n{body}\n);\n"
+
+
+def _index(layout: str, table: str, columns: tuple[str, ...]) -> str:
+    return _index_on(quote_table(table), table, "", columns, _PARTIAL.get((layout, columns), ""))
+
+
+def _index_on(quoted: str, table: str, suffix: str, columns: tuple[str, ...], where: str = "") -> str:
+    """Index names are unique in a schema, so they contain the name of the table; a long one is shortened."""
+    name = f"{split_table(table)[1]}{suffix}_{'_'.join(columns)}_idx"
+    if len(name.encode()) > NAME_BYTES:
+        name = f"tailrace_{blake2b(name.encode(), digest_size=12).hexdigest()}_idx"
+    listed = ", ".join(map(quote, columns))
+    condition = f"\n    WHERE {where}" if where else ""
+    return f"CREATE INDEX IF NOT EXISTS {quote(name)}\n    ON {quoted} ({listed}){condition};\n"
+
+
 def grants_ddl(table: str, role: str, publication: str) -> str:
     """Returns the SQL for the role that tails `table`, with minimal privileges, and for the publication."""
     schema, _ = split_table(table)
     full, who = quote_table(table), quote(role)
+    new_role = f"CREATE ROLE {who} WITH LOGIN REPLICATION NOSUPERUSER NOCREATEDB NOCREATEROLE NOBYPASSRLS;"
+    new_publication = f"""\
+CREATE PUBLICATION {quote(publication)} FOR TABLE {full}
+            WITH (publish = 'insert', publish_via_partition_root = true);"""
     return f"""\
 -- Run as the owner of {_comment(full)} (CREATE ROLE … REPLICATION wants a superuser or a cloud's equivalent).
 
 -- LOGIN to connect, REPLICATION to read the log; never a superuser, and nothing that leads to becoming one.
--- No password here: set one with \\password, or use a certificate.
--- Pipelines may share a role: leave this statement out if it exists already.
-CREATE ROLE {who} WITH LOGIN REPLICATION NOSUPERUSER NOCREATEDB NOCREATEROLE NOBYPASSRLS;
-
+-- No password here: set one with \\password, or use a certificate. Pipelines may share a role.
+{_unless("pg_roles", "rolname", role, new_role)}
 -- REPLICATION alone would let the role copy the whole cluster (pg_basebackup). Put these lines into pg_hba.conf, above
 -- all others, with the database, and the address of the connector; then SELECT pg_reload_conf();
 {hba_lines(role)}
@@ -65,9 +212,22 @@ GRANT SELECT ON TABLE {full} TO {who};
 -- Only inserts: marking or purging delivered rows never comes back as a change.
 -- Via the root, so that a partitioned outbox is one table with one set of columns.
 -- Before the slot: a slot cannot see a publication that is younger than its position.
-CREATE PUBLICATION {quote(publication)} FOR TABLE {full}
-    WITH (publish = 'insert', publish_via_partition_root = true);
-"""
+{_unless("pg_publication", "pubname", publication, new_publication)}"""
+
+
+def _unless(catalog: str, column: str, name: str, statement: str) -> str:
+    """Returns a block that runs the statement unless the catalog has the name."""
+    literal = "E'" + name.replace("\\", "\\\\").replace("'", "''") + "'"
+    body = f"""\
+BEGIN
+    IF NOT EXISTS (SELECT FROM {catalog} WHERE {column} = {literal}) THEN
+        {statement}
+    END IF;
+END"""
+    tag = "$do$"
+    while tag in body:  # a name may contain anything
+        tag = f"{tag[:-1]}_$"
+    return f"DO {tag}\n{body} {tag};\n"
 
 
 def hba_lines(role: str, *, prefix: str = "--   ") -> str:

@@ -9,8 +9,8 @@ missing mapped column stops the pipeline (LayoutMismatch); an unreadable row is 
 from __future__ import annotations
 
 import binascii
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from functools import partial
 from operator import itemgetter
 from typing import NamedTuple
@@ -19,15 +19,19 @@ import orjson
 
 from tailrace.errors import LayoutMismatch, Reason, Rejected
 from tailrace.event import JSONB, TEXT, UNREADABLE, Columns, Headers, OutboxEvent, Row, Undecodable
+from tailrace.outbox.json_path import JsonPath, path_to
 from tailrace.schema_versions import version_at
 
 BYTEA = 17
-PAYLOAD_TYPES = {BYTEA: "bytea", TEXT: "text", 114: "json", 1043: "varchar", JSONB: "jsonb"}
+JSON = 114
+PAYLOAD_TYPES = {BYTEA: "bytea", TEXT: "text", JSON: "json", 1043: "varchar", JSONB: "jsonb"}
 """The types whose text form can be a payload; a number or timestamp would be a mapping mistake."""
 FIRST_OWN_OID = 16_384
 """Built-in types have lower OIDs."""
+JSON_TYPES = {JSONB: "jsonb", JSON: "json"}
+INTEGER_TYPES = {20: "bigint", 23: "integer", 21: "smallint"}
 INSIDE = "#/"
-"""Separates a JSON column and a path in it: `version: headers#/schema/version`."""
+"""Separates a JSON column and a path in it: `version: headers#/schema/version`, `key: payload#/team_id`."""
 KNOWN_NAMES = 4096
 """How many type and aggregate names are cached. Real systems have hundreds."""
 MEMORABLE_BYTES = 256
@@ -70,31 +74,12 @@ DOCUMENT = ColumnMap(
     stream="topic",
 )
 """An outbox whose rows name their topic and key, with the columns of a polling publisher."""
-POLLING = frozenset(
-    {
-        "_id", "status", "retry_count", "max_retries", "last_error", "last_error_at", "processing_started_at",
-        "published_at", "locked_by", "locked_until",
-    }
-)  # fmt: skip
-"""Columns that a polling publisher uses for itself; they are not part of the event."""
 PLANS = 64
 """How many sets of columns are cached; documents of one service have a handful."""
 WIDTH = 200
 """Sets with more columns are not cached,"""
 NAMES_CHARS = 16_384
 """nor sets whose names have more characters in total."""
-
-
-def layout_map(layout: str, database: str) -> ColumnMap:
-    """Returns the map of a named layout. In MongoDB, the Debezium layout uses `_id` as the id."""
-    if layout == "document":
-        return DOCUMENT
-    return replace(DEBEZIUM, id="_id") if database == "mongo" else DEBEZIUM
-
-
-def bookkeeping(layout: str) -> frozenset[str]:
-    """Returns the columns of the layout that are not part of the event."""
-    return POLLING if layout == "document" else frozenset()
 
 
 class _Plan(NamedTuple):
@@ -104,29 +89,50 @@ class _Plan(NamedTuple):
     aggregate_at: int | None
     version_at: int | None
     version: Callable[[bytes], str | None]
+    no_version: str | None
     extra: list[tuple[str, int]]
-    binary: set[str]
+    convert: Callable[[bytes | None, bytes | None, Headers], tuple[bytes | None, bytes | None, Headers]] | None
+    """Converts key, payload and further columns where the event has another form than the row."""
     keys_unique: bool
 
 
 class Layout:
     """Reads rows by a ColumnMap. Belongs to one thread: it caches plans."""
 
-    def __init__(self, column_map: ColumnMap, *, setting: str = "outbox.columns") -> None:
-        """`setting` names the setting of the map, for error texts."""
+    def __init__(
+        self,
+        column_map: ColumnMap,
+        *,
+        setting: str = "outbox.columns",
+        ignored: frozenset[str] = frozenset(),
+        needed: Mapping[str, Mapping[int, str]] | None = None,
+        no_version: str | None = None,
+    ) -> None:
+        """`setting` names the setting of the map, for error texts.
+
+        Columns in `ignored` are not part of the event. `needed` has further columns that rows must have, each with the
+        types it may have. `no_version` is the version of an event that names none; None is the latest.
+        """
         self._map = column_map
         self._setting = setting
+        self._ignored = ignored
+        self._needed = needed or {}
+        self._no_version = no_version
         self._columns: Columns | None = None
         self._plan: _Plan
         self._plans: dict[Columns, _Plan] = {}
         self._names: dict[bytes, str] = {}
+
+    def require(self, columns: Columns) -> None:
+        """Raises LayoutMismatch if rows with these columns cannot be read."""
+        self._compile(columns)
 
     def read(self, row: Row) -> OutboxEvent:
         """Returns the event in `row`; raises Rejected for a bad row, LayoutMismatch for a bad table."""
         columns, values, place, committed_ms = row
         if columns is not self._columns:
             self._turn_to(row)
-        pick, aggregate_at, version_at, version_of, further, binary, keys_unique = self._plan
+        pick, aggregate_at, version_at, version_of, version, further, convert, keys_unique = self._plan
         raw_id, raw_type, key, payload = pick(values)
         names = self._names
         try:
@@ -137,10 +143,10 @@ class Layout:
                 raw = values[aggregate_at]
                 if raw is not None:
                     aggregate = names.get(raw) or self._name(raw, "aggregate")
-            version = None
             if version_at is not None:
                 raw = values[version_at]
-                version = None if raw is None else version_of(raw)
+                if raw is not None:
+                    version = version_of(raw)
             event_id = raw_id.decode()
         except (UnicodeDecodeError, AttributeError):
             raise self._unreadable(row) from None
@@ -148,8 +154,8 @@ class Layout:
         for name, at in further:
             if (value := values[at]) is not None:
                 extra.append((name, value))
-        if binary:
-            key, payload, extra = self._decode_binary(key, payload, extra, binary)
+        if convert is not None:
+            key, payload, extra = convert(key, payload, extra)
         parts = (event_id, type_name, aggregate, key, payload, version, place, committed_ms, extra, keys_unique)
         return _new_event(OutboxEvent, parts)
 
@@ -179,6 +185,16 @@ class Layout:
         for part, name in self._map.parts():
             if name not in at:
                 raise self._missing(part, name, columns)
+        for name, types in self._needed.items():
+            if name not in at:
+                raise self._missing("", name, columns)
+            if types and columns[at[name]].type_oid not in types:
+                usual, *_ = types.values()
+                raise LayoutMismatch(
+                    f"column {name!r} has the wrong type: {_type_named(columns[at[name]].type_oid)}",
+                    why=f"This layout needs {' or '.join(types.values())} there.",
+                    remedy=f"Change the type: ALTER TABLE … ALTER COLUMN {name} TYPE {usual} USING {name}::{usual};",
+                )
         mapped = self._map
         payload_type = columns[at[mapped.payload]].type_oid
         if payload_type not in PAYLOAD_TYPES:
@@ -188,26 +204,37 @@ class Layout:
                 remedy=f"Change the column's type, or name another column in {self._setting}.payload.",
             )
         version_column, inside, path = (mapped.version or "").partition(INSIDE)
+        key_column, key_inside, key_path = mapped.key.partition(INSIDE)
         # Version, timestamp, subject and stream are also sent as extra headers: no other header has them.
-        consumed = {mapped.id, mapped.type, mapped.aggregate, mapped.key, mapped.payload}
-        names = {mapped.id, mapped.type, mapped.aggregate}
+        consumed = {mapped.id, mapped.type, mapped.aggregate, mapped.payload} | self._ignored
+        if not key_inside and mapped.key != mapped.stream:
+            consumed.add(mapped.key)
+        binary = {column.name for column in columns if column.type_oid == BYTEA}
+        binary -= {mapped.id, mapped.type, mapped.aggregate}
+        convert = None
+        if binary or key_inside:
+            convert = partial(self._convert, key_column, path_to(key_path) if key_inside else None, binary)
         return _Plan(
-            pick=itemgetter(at[mapped.id], at[mapped.type], at[mapped.key], at[mapped.payload]),
+            pick=itemgetter(at[mapped.id], at[mapped.type], at[key_column], at[mapped.payload]),
             aggregate_at=at[mapped.aggregate] if mapped.aggregate else None,
             version_at=at[version_column] if version_column else None,
-            version=partial(_version_inside, path=path.split("/")) if inside else bytes.decode,
+            version=partial(_version_inside, path=path.split("/"), absent=self._no_version) if inside else bytes.decode,
+            no_version=self._no_version,
             extra=[(name, index) for name, index in at.items() if name not in consumed],
-            binary={column.name for column in columns if column.type_oid == BYTEA} - names,
+            convert=convert,
             keys_unique=payload_type == JSONB,
         )
 
     def _missing(self, part: str, name: str, columns: Columns) -> LayoutMismatch:
+        """`part` is empty for a column that the layout needs under its own name."""
         present = ", ".join(column.name for column in columns) or "none"
+        whose = f"{self._setting}.{part} names it as the event's {part}" if part else "This layout needs it"
+        other = f", or name another in {self._setting}.{part}" if part else ""
         return LayoutMismatch(
             f"rows of the outbox have no column {name!r}",
-            why=f"{self._setting}.{part} names it as the event's {part}; rows have: {present}. The log omits "
+            why=f"{whose}; rows have: {present}. The log omits "
             "generated columns, and columns that are not in the publication's column list.",
-            remedy=f"Add the column to the table or to that list, or name another in {self._setting}.{part}.",
+            remedy=f"Add the column to the table or to that list{other}.",
         )
 
     def _name(self, raw: bytes | None, part: str) -> str:
@@ -230,20 +257,28 @@ class Layout:
             self._names[raw] = name
         return name
 
-    def _decode_binary(
-        self, key: bytes | None, payload: bytes | None, extra: Headers, binary: set[str]
+    def _convert(
+        self,
+        key_column: str,
+        key_path: JsonPath | None,
+        binary: set[str],
+        key: bytes | None,
+        payload: bytes | None,
+        extra: Headers,
     ) -> tuple[bytes | None, bytes | None, Headers]:
-        """Returns the values with the text form of every bytea column decoded."""
-        mapped = self._map
-        if mapped.key in binary:
-            key = _from_hex(key, mapped.key)
-        if mapped.payload in binary:
-            payload = _from_hex(payload, mapped.payload)
-        decoded: Headers = [
-            (name, _from_hex(value, name)) if name in binary and isinstance(value, bytes) else (name, value)
-            for name, value in extra
-        ]
-        return key, payload, decoded
+        """Returns the values with the text form of every bytea column decoded, and the key taken from its path."""
+        if key_column in binary:
+            key = _from_hex(key, key_column)
+        if self._map.payload in binary:
+            payload = _from_hex(payload, self._map.payload)
+        if binary:
+            extra = [
+                (name, _from_hex(value, name)) if name in binary and isinstance(value, bytes) else (name, value)
+                for name, value in extra
+            ]
+        if key_path is not None:
+            key = key_path.text(key, self._map.key, f"{self._setting}.key")
+        return key, payload, extra
 
     def _unreadable(self, row: Row) -> Rejected:
         """Returns the error that names the bad column; called only if there is one."""

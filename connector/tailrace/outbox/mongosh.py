@@ -32,33 +32,33 @@ PROMPT = Expression("passwordPrompt()")
 
 
 class ShellCommand(NamedTuple):
-    """A command `body` for a `database`; `why` is a comment for people."""
+    """A command `body` for a `database`; `why` is a comment for people.
+
+    `unless` is a question for the server, with the field of its answer: unless that list is empty, the command is
+    skipped, so that a script may run again.
+    """
 
     why: str
     database: str
     body: dict[str, Any]
+    unless: tuple[dict[str, Any], str] | None = None
 
 
 def collection_commands(database: str, collection: str, columns: ColumnMap = DOCUMENT) -> list[ShellCommand]:
     """Returns the commands that create the outbox collection and its indexes."""
-    unique = _index(columns.id)
+    unique = {**_index(columns.id), "unique": True}
     ordered = _index(columns.timestamp or "created_at", "_id")
-    entity = _index("entity_id", "entity_version")
-    return [
-        ShellCommand(
-            "A service inserts here in the same transaction as its business documents: both are committed, or neither. "
-            "Documents may be updated and deleted at any time: only inserts are published. Leave this out if the "
-            "collection is there already.",
-            database,
-            {"create": collection},
-        ),
-        ShellCommand(
-            f"No event twice; the events of one entity in their order; and the order in which `start: beginning` reads "
-            f"what is there (source.order_by: [{', '.join(ordered['key'])}]).",
-            database,
-            {"createIndexes": collection, "indexes": [{**unique, "unique": True}, entity, ordered]},
-        ),
-    ]
+    indexes = [] if columns.id == "_id" else [unique]
+    why = "A service inserts here in the same transaction as its business documents: both are committed, or neither. "
+    why += "Documents may be updated and deleted at any time: only inserts are published. The collection is created if "
+    why += "it is missing. Indexes: the order in which `start: beginning` reads what is there (source.order_by: "
+    why += f"[{', '.join(ordered['key'])}])"
+    if columns == DOCUMENT:
+        # Those of a polling publisher, so that its questions stay fast: pending by age, published to delete, locks.
+        indexes += [_index("entity_id", "entity_version"), _index("status", "created_at")]
+        indexes += [_index("status", "published_at"), _index("locked_until")]
+        why += "; no event twice; the events of one entity in their order; documents by status, and by lock"
+    return [ShellCommand(f"{why}.", database, {"createIndexes": collection, "indexes": [*indexes, ordered]})]
 
 
 def user_commands(database: str, collection: str, role: str, user: str) -> list[ShellCommand]:
@@ -74,13 +74,15 @@ def user_commands(database: str, collection: str, role: str, user: str) -> list[
             'find and changeStream on the whole database: collection: "".',
             USERS,
             {"createRole": role, "privileges": rights, "roles": []},
+            unless=({"rolesInfo": {"role": role, "db": USERS}}, "roles"),
         ),
         ShellCommand(
-            "No password here: mongosh asks for it. Pipelines may share a user: if it exists already, run "
-            f"db.getSiblingDB({_js(USERS)}).grantRolesToUser({_js(user)}, [{_js(role)}]) instead. With the role "
+            "No password here: mongosh asks for it. Pipelines may share a user: for one that exists already, run "
+            f"db.getSiblingDB({_js(USERS)}).grantRolesToUser({_js(user)}, [{_js(role)}]) as well. With the role "
             "clusterMonitor besides, `tailrace check` and `tailrace status` also report the members and the oplog.",
             USERS,
             {"createUser": user, "pwd": PROMPT, "roles": [{"role": role, "db": USERS}]},
+            unless=({"usersInfo": {"user": user, "db": USERS}}, "users"),
         ),
     ]
 
@@ -88,9 +90,19 @@ def user_commands(database: str, collection: str, role: str, user: str) -> list[
 def script(commands: list[ShellCommand]) -> str:
     """Returns the script for mongosh, which stops at the first command that fails."""
     return "\n".join(
-        f"{_comment(each.why)}\ndb.getSiblingDB({_js(each.database)}).runCommand({_js(each.body)});\n"
-        for each in commands
+        f"{_comment(each.why)}\n{_condition(each)}{_call(each.database, each.body)};\n" for each in commands
     )
+
+
+def _condition(command: ShellCommand) -> str:
+    if command.unless is None:
+        return ""
+    question, field = command.unless
+    return f"if ({_call(command.database, question)}.{field}.length === 0)\n"
+
+
+def _call(database: str, body: dict[str, Any]) -> str:
+    return f"db.getSiblingDB({_js(database)}).runCommand({_js(body)})"
 
 
 def _index(*fields: str) -> dict[str, Any]:

@@ -8,7 +8,7 @@ writes is left out, because readers rely on those headers. An event without a pa
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from tailrace.errors import ConfigError, Reason, Rejected
@@ -16,6 +16,7 @@ from tailrace.event import Headers, OutboxEvent, Record, Route
 from tailrace.records import cloudevents, framing
 from tailrace.records.framing import SchemaId
 from tailrace.records.keys import KeyFormat, KeySchema, key_writer
+from tailrace.records.metadata import with_metadata
 from tailrace.records.plain import OUR_HEADERS, plain_maker, plain_record
 from tailrace.schemas.compiled import CompiledSchema
 from tailrace.schemas.messages import cut
@@ -40,12 +41,19 @@ class RecordFormat:
     cloudevents: Literal["none", "binary", "structured"] = "none"
     key: KeyFormat = "bytes"
     source: str = ""
+    has_metadata: bool = False
+    """Whether the event's metadata is written inside the value (`records/metadata.py`)."""
 
     def __post_init__(self) -> None:
         if "avro" in (self.value, self.key) and self.schema_id == "none":
             raise ConfigError(
                 "format.schema_id is none, and Avro cannot be read without its schema",
                 remedy="Set format.schema_id: prefix or header.",
+            )
+        if self.value == "avro" and self.has_metadata:
+            raise ConfigError(
+                "the layout storage puts the event's metadata into the value, which works for JSON only",
+                remedy="Remove format.value: avro, or use another layout for this table.",
             )
         if self.cloudevents == "structured" and (self.value, self.schema_id) != ("json", "none"):
             raise ConfigError(
@@ -63,6 +71,10 @@ class RecordFormat:
 
 def record_maker(format: RecordFormat, *, key_schema: KeySchema | None, pipeline: str = "") -> RecordMaker:
     """Returns the function that makes a pipeline's records. `key_schema` returns the schema of a topic's keys."""
+    if format.has_metadata:
+        return with_metadata(
+            record_maker(replace(format, has_metadata=False), key_schema=key_schema, pipeline=pipeline)
+        )
     write_key = key_writer(format.key, format.schema_id, key_schema)
     plain = plain_maker(pipeline) if pipeline else plain_record
     if format == RecordFormat():

@@ -1,10 +1,10 @@
 """Fingerprints of rows and records, used to compare an outbox row with its Kafka record. Pure.
 
 The fingerprint of a payload is a frame and a digest. The payload of a JSON event stands byte for byte in the value of
-its record, in every format: alone, behind a schema id, or inside a CloudEvent. Avro is encoded again from the row, with
-the pipeline's own processor; records written with another schema cannot be compared, and their frame differs. A digest
-has 64 bits of BLAKE2b and is the same in every process. Only payloads with the same id are compared, so a change stays
-unnoticed once in 2^64.
+its record, in every format: alone, behind a schema id, or inside a CloudEvent. Avro, and a value with metadata inside,
+are made again from the row, with the pipeline's own processor; records written with another schema cannot be compared,
+and their frame differs. A digest has 64 bits of BLAKE2b and is the same in every process. Only payloads with the same
+id are compared, so a change stays unnoticed once in 2^64.
 
 For the bulk comparison, everything that must be equal is packed into one bytes object per row or record:
 
@@ -67,6 +67,8 @@ class RecordFingerprinter:
 
     def __init__(self, format: RecordFormat) -> None:
         self._is_avro = format.value == "avro"
+        self._is_made = self._is_avro or format.has_metadata
+        """Whether a value is made from the row, rather than being its payload."""
         self._prefixed = format.schema_id == "prefix"
         self._structured = format.cloudevents == "structured"
         self.keys_are_plain = format.key == "bytes"
@@ -97,7 +99,7 @@ class RecordFingerprinter:
         """A dead letter stores the payload as it is in the row, or not at all."""
         if kind == "null":
             return of_payload(None)
-        return UNCOMPARED if self._is_avro or kind != "original" else of_payload(value)
+        return UNCOMPARED if self._is_made or kind != "original" else of_payload(value)
 
 
 class Fingerprinter(RecordFingerprinter):
@@ -109,7 +111,7 @@ class Fingerprinter(RecordFingerprinter):
 
     def of_row(self, event: OutboxEvent, to: Route | None) -> Fingerprint:
         """`to` is the route of the event; None if it is not published."""
-        if not self._is_avro:
+        if not self._is_made:
             return of_payload(event.payload)
         if to is None:
             return UNCOMPARED

@@ -177,7 +177,7 @@ def may_go_by_kind(wiring: Wiring, mapped: ColumnMap) -> bool:
     rules = [spec.rule for spec in wiring.specs.values() if spec.rule is not None]
     looked_at = {condition.field for rule in rules for condition in rule.conditions}
     by_name = looked_at <= {"type", "aggregate"} and "{stream}" not in (wiring.settings.topics.template or "")
-    return by_name and INSIDE not in (mapped.version or "")
+    return by_name and INSIDE not in (mapped.version or "") + mapped.key
 
 
 def plan_of(columns: Columns, mapped: ColumnMap) -> ColumnIndexes | None:

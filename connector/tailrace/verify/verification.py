@@ -93,7 +93,7 @@ def verify(settings: PipelineSettings, window: Window, *, wait_seconds: float, j
             if jobs > 1:
                 kafka.start(_own_topics(wiring, kafka, known), to_the_end=False)
             mapped = column_map(settings)
-            plain = format.value == "json" and format.key == "bytes"
+            plain = format.value == "json" and format.key == "bytes" and not format.has_metadata
             by_kind = mapped if plain and may_go_by_kind(wiring, mapped) else None
             Rows(processor, fingerprinter, kafka.number, spill).read(outbox, by_kind)
             if jobs > 1:

@@ -15,7 +15,8 @@ from tailrace.errors import (
     install_remedy,
 )
 from tailrace.kafka.client import KafkaOptions
-from tailrace.outbox.layouts import ColumnMap, bookkeeping, layout_map
+from tailrace.outbox.layouts import INSIDE, ColumnMap, Layout
+from tailrace.outbox.specs import LAYOUTS, event_columns, layout_map, reader
 from tailrace.pipeline.record_retries import RecordRetries, RetryPolicy, RowColumns
 from tailrace.routing.specs import TopicSpec
 from tailrace.routing.view import View
@@ -62,7 +63,7 @@ def source_options(
         order_by=source.order_by,
         timestamp=columns.timestamp,
         id_column=columns.id,
-        event_columns=frozenset(column for _, column in columns.parts()),
+        event_columns=event_columns(settings.outbox.layout, columns),
         failover=source.failover,
         halt_on_change=source.on_change == "halt",
         link_timeout=source.link_timeout,
@@ -87,7 +88,7 @@ def mongo_options(settings: PipelineSettings, columns: ColumnMap, *, adopt: bool
         collections=tuple(name for _, _, name in names),
         required=required,
         optional=tuple(dict.fromkeys(field for field in mapped.values() if field not in required)),
-        ignored=bookkeeping(settings.outbox.layout) - frozenset(mapped.values()),
+        ignored=ignored_columns(settings),
         payload=columns.payload,
         timestamp=columns.timestamp,
         create=source.create,
@@ -140,10 +141,24 @@ def dead_letter_spec(settings: PipelineSettings, kafka: KafkaOptions) -> TopicSp
 def routing_view(pipeline: str, columns: ColumnMap) -> View:
     """Returns the pipeline's name and columns, as routing rules use them."""
     mapped = dict(columns.parts())
-    taken = {mapped[part]: part for part in ("id", "payload", "key", "aggregate", "type") if part in mapped}
+    # A key inside a column, or equal to the stream, leaves its column to the rules.
+    shared = INSIDE in columns.key or columns.key == columns.stream
+    parts = ("id", "payload", *(() if shared else ("key",)), "aggregate", "type")
+    taken = {mapped[part]: part for part in parts if part in mapped}
     return View(pipeline, columns.subject, columns.stream, taken)
 
 
 def column_map(settings: PipelineSettings) -> ColumnMap:
     kind = "mongo" if settings.source.mongo is not None else "postgres"
     return replace(layout_map(settings.outbox.layout, kind), **settings.outbox.columns.given())
+
+
+def ignored_columns(settings: PipelineSettings) -> frozenset[str]:
+    """Returns the columns that are not part of the event: the layout's and marks', unless mapped."""
+    ignored = LAYOUTS[settings.outbox.layout].ignored | set(settings.outbox.mark_columns.values())
+    return ignored - {column for _, column in column_map(settings).parts()}
+
+
+def layout_of(settings: PipelineSettings) -> Layout:
+    """Returns the reader of the pipeline's rows."""
+    return reader(settings.outbox.layout, column_map(settings), ignored_columns(settings))

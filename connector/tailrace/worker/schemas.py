@@ -11,6 +11,7 @@ from collections.abc import Callable
 from tailrace.config.model import PipelineSettings
 from tailrace.config.schemas import RegistrySettings
 from tailrace.errors import ConfigError, Reason, Rejected, SchemaError
+from tailrace.outbox.specs import LAYOUTS
 from tailrace.records.formats import RecordFormat, RecordMaker, record_maker
 from tailrace.schemas.compiled import CompiledSchema, SchemaLookup
 from tailrace.schemas.folder import load_folder
@@ -85,6 +86,7 @@ def wire_format(settings: PipelineSettings) -> RecordFormat:
         schema_id=chosen.schema_id,
         cloudevents=chosen.cloudevents,
         key=chosen.key,
+        has_metadata=LAYOUTS[settings.outbox.layout].has_metadata,
         source="" if chosen.cloudevents == "none" else chosen.source or f"/tailrace/{settings.pipeline}",
     )
 

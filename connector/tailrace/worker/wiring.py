@@ -29,7 +29,6 @@ from tailrace.kafka.tail import answering, certificate_trouble
 from tailrace.kafka.topic_limits import TopicLimits
 from tailrace.kafka.topic_manager import PartitionWatch, TopicManager
 from tailrace.kafka.topics import partition_counts
-from tailrace.outbox.layouts import Layout
 from tailrace.outbox.marks.columns import mark_columns
 from tailrace.pipeline.loop import RowSource
 from tailrace.pipeline.processor import EventProcessor
@@ -59,7 +58,9 @@ from tailrace.worker.options import (
     column_map,
     dead_letter_spec,
     declared_for,
+    ignored_columns,
     kafka_options,
+    layout_of,
     own_topics,
     record_retries,
     routing_view,
@@ -188,7 +189,7 @@ class Wiring:
                 raise
             raise RegistryUnavailable(error.what, why=error.why, remedy=error.remedy) from None
         limits = self.settings.limits
-        layout = Layout(column_map(self.settings))
+        layout = layout_of(self.settings)
         rules = self.rules if with_rules else None
         validate = self.schemas.validator().validate
         if rules is not None:
@@ -204,6 +205,7 @@ class Wiring:
                 pipeline=self.settings.pipeline,
                 limit_bytes=DEAD_LETTER_BYTES,
                 keep_payload=self.settings.dead_letters.payload == "keep",
+                ignored=ignored_columns(self.settings),
             ),
             halt_on=reasons_with("halt", self.settings.on_invalid, self.settings.dead_letters),
             park_on=reasons_with("park", self.settings.on_invalid, self.settings.dead_letters),

@@ -78,6 +78,58 @@ def test_the_files_for_mongo_load(tmp_path: Path, name: str, collection: str, va
     assert not (tmp_path / f"{name}.sql").exists()
 
 
+@pytest.mark.parametrize(
+    ("layout", "table", "order", "type_name"),
+    [
+        ("streams", "public.outbox_events", ("created_at", "id"), "order.placed"),
+        ("storage", "public.storage_outbox", ("created_at", "outbox_id"), "OrderPlaced"),
+    ],
+)
+def test_the_files_of_a_layout_load_and_route_its_events(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    layout: str,
+    table: str,
+    order: tuple[str, ...],
+    type_name: str,
+) -> None:
+    assert run(str(tmp_path), "--layout", layout) == 0
+    monkeypatch.setenv("ORDERS_DB_PASSWORD", "x")
+    pipeline = load_pipeline(tmp_path / "orders.yaml")
+    assert (pipeline.outbox.layout, pipeline.source.table, pipeline.source.order_by) == (layout, table, order)
+    assert pipeline.schemas is not None
+    assert (pipeline.schemas.folder / type_name / "1.json").exists()
+    assert f'"{table.partition(".")[2]}" (' in (tmp_path / "orders.sql").read_text()
+    capsys.readouterr()
+    arguments = ["--type", type_name, *(["--aggregate", "order"] if layout == "storage" else []), "--json", "--offline"]
+    with pytest.raises(SystemExit) as caught:
+        main(["route", "explain", str(tmp_path / "orders.yaml"), *arguments])
+    output = capsys.readouterr().out
+    assert (caught.value.code, json.loads(output)["topic"]) == (0, "shop.orders"), output
+
+
+@pytest.mark.parametrize("layout", ["streams", "storage"])
+def test_the_commented_settings_of_a_layout_are_valid(tmp_path: Path, layout: str) -> None:
+    run(str(tmp_path), "--layout", layout)
+    file = tmp_path / "orders.yaml"
+    lines = re.sub(r"^( *)# ( *[\w.]+:( .*)?)$", r"\1\2", file.read_text(), flags=re.MULTILINE)
+    (tmp_path / "kafka").write_text("password=kafka-s3cret\n")
+    file.write_text(lines.replace("/run/secrets/kafka", "kafka"))
+    pipeline = load_pipeline(file, {"ORDERS_DB_PASSWORD": "x"})
+    expected = {"streams": "payload#/team_id", "storage": "aggregate_id"}[layout]
+    assert (pipeline.topics.template, pipeline.outbox.columns.key) == ("{stream}", expected)
+
+
+def test_a_layout_chooses_the_database(tmp_path: Path) -> None:
+    assert run(str(tmp_path), "--layout", "document", "--name", "a") == 0
+    assert (tmp_path / "a.js").exists()
+    assert run(str(tmp_path), "--layout", "document", "--table", "shop.outbox", "--name", "b") == 0
+    assert '"locked_until" timestamptz' in (tmp_path / "b.sql").read_text()
+    assert run(str(tmp_path), "--layout", "debezium", "--mongo", "--name", "c") == 0
+    assert load_pipeline(tmp_path / "c.yaml", {"C_DB_PASSWORD": "x"}).outbox.layout == "debezium"
+
+
 def test_the_commented_settings_for_mongo_are_valid(tmp_path: Path) -> None:
     run(str(tmp_path), "--mongo")
     file = tmp_path / "orders.yaml"
@@ -153,6 +205,9 @@ def test_a_second_pipeline_in_one_folder(
         (["--mongo", "--collection", "outbox"], "--collection shop.outbox"),
         (["--mongo", "--name", "Orders!"], "--name orders"),
         (["--name", ""], "--name"),
+        (["--layout", "tables"], "debezium, document, streams, storage"),
+        (["--layout", "streams", "--mongo"], "--layout document"),
+        (["--mongo", "--table", "public.outbox"], "--collection"),
     ],
 )
 def test_refuses_bad_names(

@@ -214,6 +214,7 @@ BROKEN = [
     ("bad layout", GOOD + "outbox: {layout: other}\n", 9, "outbox.layout", "debezium", "`layout: debezium`"),
     ("bad column", GOOD + "outbox: {columns: {payloads: x}}\n", 9, "outbox.columns.payloads", "not a setting", "`payload`"),
     ("column path", GOOD + "outbox: {columns: {type: 'payload#/type'}}\n", 9, "outbox.columns.type", "without a path inside", "outbox.columns.version"),
+    ("key path", GOOD + "outbox: {columns: {key: 'payload#/a//b'}}\n", 9, "outbox.columns.key", "names separated by /", "payload#/team_id"),
     ("no folder", GOOD + "schemas: {folder: absent}\n", 9, "schemas.folder", "exists", "Create the folder"),
     ("bad unknown", GOOD + "schemas: {unknown: x}\n", 9, "schemas.unknown", "dead_letter or pass", "dead_letter"),
     ("bad template", changed("folder: topics", "template: 'a.{b}'"), 6, "topics.template", "{aggregate}", "outbox.event"),

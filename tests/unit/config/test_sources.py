@@ -47,6 +47,30 @@ def test_one_collection(file: Path) -> None:
     assert (source.postgres, source.table, source.slot, source.publication) == (None, None, "", "")
 
 
+@pytest.mark.parametrize(
+    ("layout", "order", "template"),
+    [
+        ("debezium", ("id",), "outbox.event.{aggregate}"),
+        ("document", ("created_at", "event_id"), "outbox.event.{aggregate}"),
+        ("streams", ("created_at", "id"), "{stream}"),
+        ("storage", ("created_at", "outbox_id"), "{stream}"),
+    ],
+)
+def test_defaults_follow_the_layout(file: Path, layout: str, order: tuple[str, ...], template: str) -> None:
+    given = {"TAILRACE_OUTBOX__LAYOUT": layout}
+    settings = load(file, POSTGRES, "table: public.outbox", **given)
+    assert (settings.source.order_by, settings.topics.template) == (order, template)
+    other = load(file, POSTGRES, "table: public.outbox", **given, TAILRACE_TOPICS__TEMPLATE="all")
+    assert other.topics.template == "all"
+
+
+@pytest.mark.parametrize("layout", ["streams", "storage"])
+def test_layouts_for_postgres_only(file: Path, layout: str) -> None:
+    error = failure(file, MONGO, "collection: shop.outbox", TAILRACE_OUTBOX__LAYOUT=layout)
+    assert "outbox.layout" in str(error)
+    assert "debezium or document" in str(error)
+
+
 def test_several_collections_of_one_database(file: Path) -> None:
     source = load(file, MONGO, "collection: [shop.outbox, shop.billing.outbox]", "order_by: [created_at, _id]").source
     assert source.collection == ("shop.outbox", "shop.billing.outbox")

@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 from tailrace.errors import LayoutMismatch, Reason, Rejected
 from tailrace.event import UNREADABLE, Column, Columns, OutboxEvent, Row
 from tailrace.outbox import layouts
-from tailrace.outbox.layouts import DEBEZIUM, DOCUMENT, ColumnMap, Layout, bookkeeping, layout_map
+from tailrace.outbox.layouts import DEBEZIUM, DOCUMENT, ColumnMap, Layout
+from tailrace.outbox.specs import LAYOUTS, layout_map
 from tailrace.sources.mongo.documents import DocumentConverter
 
 UUID, TEXT, JSON, JSONB, BYTEA, INT4 = 2950, 25, 114, 3802, 17, 23
@@ -241,7 +242,7 @@ class TestDocuments:
         parts = dict(DOCUMENT.parts())
         required = tuple(parts.pop(part) for part in ("id", "type", "aggregate", "key", "payload"))
         return DocumentConverter(
-            required, tuple(parts.values()), "payload", bookkeeping("document") - set(parts.values())
+            required, tuple(parts.values()), "payload", LAYOUTS["document"].ignored - set(parts.values())
         )
 
     def test_a_document_of_a_polling_publisher(self) -> None:
@@ -320,8 +321,13 @@ def test_the_named_layouts() -> None:
     assert layout_map("document", "mongo") == layout_map("document", "postgres") == DOCUMENT
 
 
-def test_only_the_document_layout_has_bookkeeping() -> None:
-    assert bookkeeping("debezium") == frozenset()
-    kept = bookkeeping("document")
-    assert {"_id", "status", "retry_count", "published_at"} <= kept
-    assert not kept & {column for _, column in DOCUMENT.parts()}, "no part of the event is thrown away"
+def test_columns_about_delivery_are_no_part_of_the_event() -> None:
+    assert LAYOUTS["debezium"].ignored == frozenset()
+    assert LAYOUTS["streams"].ignored == {"processed", "processed_at", "error"}
+    for name, expected in (
+        ("document", {"_id", "status", "retry_count", "published_at"}),
+        ("storage", {"delivery_status", "delivery_attempts", "next_retry_at", "max_attempts", "backoff_multiplier"}),
+    ):
+        kept = LAYOUTS[name].ignored
+        assert expected <= kept
+        assert not kept & {column for _, column in LAYOUTS[name].columns.parts()}, "no part of the event is left out"

@@ -10,8 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tailrace.outbox.layouts import DEBEZIUM
+from tailrace.outbox.layouts import DEBEZIUM, DOCUMENT, ColumnMap
 from tailrace.outbox.mongosh import PROMPT, ShellCommand, collection_commands, script, user_commands
+from tailrace.outbox.specs import layout_map
 
 
 def as_data(javascript: str) -> list[tuple[str, Any]]:
@@ -37,13 +38,34 @@ def test_the_role_gets_only_the_privileges_it_needs() -> None:
     assert user.body == {"createUser": "u", "pwd": PROMPT, "roles": [{"role": "r", "db": "admin"}]}
 
 
-def test_the_indexes_follow_the_map() -> None:
-    _, indexes = collection_commands("shop", "outbox", DEBEZIUM)
-    assert [(index["key"], index.get("unique", False)) for index in indexes.body["indexes"]] == [
-        ({"id": 1}, True),
+def indexes(columns: ColumnMap) -> list[tuple[dict[str, int], bool]]:
+    (command,) = collection_commands("shop", "outbox", columns)
+    return [(index["key"], index.get("unique", False)) for index in command.body["indexes"]]
+
+
+def test_the_document_layout_has_the_indexes_of_a_polling_publisher_and_one_for_the_first_read() -> None:
+    assert indexes(DOCUMENT) == [
+        ({"event_id": 1}, True),
         ({"entity_id": 1, "entity_version": 1}, False),
+        ({"status": 1, "created_at": 1}, False),
+        ({"status": 1, "published_at": 1}, False),
+        ({"locked_until": 1}, False),
         ({"created_at": 1, "_id": 1}, False),
     ]
+
+
+def test_other_indexes_follow_the_map() -> None:
+    assert indexes(DEBEZIUM) == [({"id": 1}, True), ({"created_at": 1, "_id": 1}, False)]
+    assert indexes(layout_map("debezium", "mongo")) == [({"created_at": 1, "_id": 1}, False)]
+
+
+def test_what_cannot_be_created_twice_is_created_unless_it_exists() -> None:
+    (created,) = collection_commands("shop", "outbox")
+    role, user = user_commands("shop", "outbox", "r", "u")
+    assert created.unless is None
+    assert role.unless == ({"rolesInfo": {"role": "r", "db": "admin"}}, "roles")
+    assert user.unless == ({"usersInfo": {"user": "u", "db": "admin"}}, "users")
+    assert script([role]).count("if (db.getSiblingDB(") == 1
 
 
 def test_the_script_matches_the_data() -> None:
@@ -51,7 +73,7 @@ def test_the_script_matches_the_data() -> None:
 
 
 def test_the_script_has_only_comments_and_commands() -> None:
-    outside = re.sub(r"^db\..*?\);$", "", script(COMMANDS), flags=re.MULTILINE | re.DOTALL)
+    outside = re.sub(r"^(if \(db\.[^\n]*\n)?db\..*?\);$", "", script(COMMANDS), flags=re.MULTILINE | re.DOTALL)
     assert all(line.startswith("// ") for line in outside.splitlines() if line)
     assert max(map(len, script(COMMANDS).splitlines())) <= 120
 
@@ -61,7 +83,7 @@ def test_a_name_cannot_escape_from_its_string_or_comment(name: str) -> None:
     commands = [*collection_commands("shop", name), *user_commands("shop", name, name, name)]
     written = script(commands)
     assert [body for _, body in as_data(written)] == [each.body for each in commands]
-    assert all(line.startswith(("// ", "db.", " ", "}")) for line in written.splitlines() if line)
+    assert all(line.startswith(("// ", "db.", "if (", " ", "}")) for line in written.splitlines() if line)
 
 
 @given(st.text(max_size=20), st.text(max_size=20))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import typer
 
+from tailrace.cli.outbox.ddl import ddl
 from tailrace.cli.outbox.guard import guard
 
 app = typer.Typer(
@@ -20,4 +21,5 @@ def _outbox() -> None:
     """Keeps the names of subcommands: a Typer with one command would drop its name."""
 
 
+app.command("ddl")(ddl)
 app.command("guard")(guard)

@@ -14,7 +14,8 @@ from tailrace.codegen.guard.sql import Guard, PayloadType
 from tailrace.config.load import load_pipeline
 from tailrace.config.model import LimitSettings, PipelineSettings
 from tailrace.errors import ConfigError
-from tailrace.outbox.layouts import ColumnMap, layout_map
+from tailrace.outbox.layouts import ColumnMap
+from tailrace.outbox.specs import LAYOUTS, layout_map
 from tailrace.schemas.folder import load_folder
 from tailrace.worker.options import column_map
 
@@ -89,6 +90,6 @@ def _shapes(folder: Path | None, columns: ColumnMap) -> dict[str, Shape]:
 
 
 def _columns(layout: str) -> ColumnMap:
-    if layout not in ("debezium", "document"):
-        raise ConfigError(f"there is no layout {layout!r}", remedy="Use debezium or document.")
+    if layout not in LAYOUTS:
+        raise ConfigError(f"there is no layout {layout!r}", remedy=f"Choose one of {', '.join(LAYOUTS)}.")
     return layout_map(layout, "postgres")

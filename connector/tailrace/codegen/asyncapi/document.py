@@ -166,10 +166,12 @@ def _message(message: Message, schemas: Schemas, server: Server, format: RecordF
     compiled = message.schema
     document = compiled.document if isinstance(compiled.document, dict) else {}
     structured = format.cloudevents == "structured"
+    metadata = "The value has a further field `metadata`, with outbox_id and sequence_number." * format.has_metadata
     return _stated(
         name=message.type,
         title=f"{message.type}, version {compiled.version}",
         summary=document.get("doc" if compiled.kind == "avro" else "description"),
+        description=metadata,
         contentType=_content_type(format),
         correlationId={"location": "$message.payload#/id" if structured else "$message.header#/id"},
         headers=_headers(message, format),
@@ -190,6 +192,8 @@ def _headers(message: Message, format: RecordFormat) -> dict[str, Json]:
         "position": _text("The position in the database's log; it grows with every commit."),
         "timestamp": {**_text("When it was committed, in milliseconds since 1970."), "pattern": "^[0-9]+$"},
     }
+    if format.has_metadata:
+        own |= {"event_type": own["type"], "aggregate_id": _text("The aggregate that the event is about.")}
     if format.schema_id == "header":
         own["__value_schema_id"] = _text("The id of the value's schema, as registry clients expect it.")
         if format.key != "bytes":
