@@ -15,7 +15,7 @@ from tailrace.config.archive import ArchiveSettings
 from tailrace.config.dead_letters import DeadLetterSettings, Policy
 from tailrace.config.kafka_settings import checked_settings, revealed, wrong
 from tailrace.config.retries import RetrySettings
-from tailrace.config.rules import RuleSettings
+from tailrace.config.rules import RuleSettings, SequenceSettings
 from tailrace.config.schemas import FormatSettings, SchemaSettings
 from tailrace.config.section import Section
 from tailrace.config.sources import Collections, MongoAddress, require_one_database, require_orderable
@@ -347,6 +347,8 @@ class PipelineSettings(Section):
                 "kafka",
                 "delivery",
             )
+        if self.rules.sequence is not None:
+            self._require_sequence(self.rules.sequence)
         self.format.require_registry(has_registry=self.schemas is not None and self.schemas.registry is not None)
         checked_settings(
             self.kafka.settings,
@@ -354,3 +356,20 @@ class PipelineSettings(Section):
             transactional=self.kafka.delivery == "exactly_once",
         )
         return self
+
+    def _require_sequence(self, sequence: SequenceSettings) -> None:
+        if sequence.number is None and str(self.outbox.layout) != "storage":
+            raise wrong(
+                "a column name, or a path in a JSON column",
+                "add `number: sequence_number` under `rules.sequence:`",
+                "rules",
+                "sequence",
+                "number",
+            )
+        if self.kafka.delivery == "at_least_once":
+            raise wrong(
+                "exactly_once, because sequence numbers and events must be stored in one transaction",
+                "set kafka.delivery: exactly_once, or remove rules.sequence",
+                "kafka",
+                "delivery",
+            )

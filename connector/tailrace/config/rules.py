@@ -9,7 +9,7 @@ from pydantic import AfterValidator, Field
 
 from tailrace.config.kafka_settings import wrong
 from tailrace.config.section import Section
-from tailrace.config.values import Folder, Seconds
+from tailrace.config.values import Folder, PathColumn, Seconds, Whole
 
 _is_rule = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*:[^\W\d]\w*(\.[^\W\d]\w*)*|[\w.-]+").fullmatch
 
@@ -25,6 +25,36 @@ def rule_name(name: str) -> str:
 
 RuleName = Annotated[str, AfterValidator(rule_name)]
 TypePattern = Annotated[str, Field(min_length=1, max_length=255)]
+
+
+class SequenceSettings(Section):
+    """The check of sequence numbers: in each aggregate, each event's number is one more than the one before.
+
+    With the layout `storage` everything has a default: `sequence_number`, `[aggregate_type, aggregate_id]` and
+    `event_metadata#/replay_of`.
+    """
+
+    number: PathColumn | None = Field(
+        default=None,
+        description="a column name, or a path in a JSON column",
+        examples=["sequence_number", "payload#/revision"],
+    )
+    """Column of the sequence number, or a path into a JSON column. Required, except with the layout `storage`."""
+    aggregate: tuple[PathColumn, ...] = Field(
+        default=(), description="a list of columns", examples=["[aggregate_type, aggregate_id]"]
+    )
+    """Columns that together name an aggregate. Default: those of the event's aggregate and key."""
+    replay: PathColumn | None = Field(
+        default=None,
+        description="a column name, or a path in a JSON column",
+        examples=["event_metadata#/replay_of"],
+    )
+    """Column, or path into a JSON column, whose value marks a row as a replay unless it is null. Such rows are not
+    checked."""
+    aggregates: Whole = Field(
+        default=100_000, ge=1, le=10_000_000, description="a whole number from 1 to 10000000", examples=["100000"]
+    )
+    """How many aggregates are remembered, those with the most recent events. Each takes about 200 bytes of memory."""
 
 
 class RuleSettings(Section):
@@ -44,3 +74,9 @@ class RuleSettings(Section):
     )
     """Seconds that the rules of one event may take. An event whose rule takes longer is dead-lettered with the reason
     `processing_timeout`."""
+    sequence: SequenceSettings | None = Field(
+        default=None,
+        description="settings such as `number: sequence_number`",
+        examples=["{number: sequence_number}"],
+    )
+    """Check of the sequence numbers of each aggregate: gaps and repeats are dead-lettered."""

@@ -38,6 +38,16 @@ class KeyParking(Protocol):
     def close(self) -> None: ...
 
 
+class SequenceNumbers(Protocol):
+    """The check of sequence numbers. It sees all rows, in commit order."""
+
+    def observe(self, rows: list[Row]) -> dict[str, Rejected]:
+        """Returns the rejections of rows whose numbers are out of order, by position."""
+
+    def records(self) -> list[Record]:
+        """Returns the records that store the numbers; they are part of the batch."""
+
+
 @dataclass(frozen=True, slots=True)
 class EventProcessor:
     """The steps for each event and the failure policy. Each step raises Rejected if the event cannot be published."""
@@ -60,6 +70,7 @@ class EventProcessor:
 
     It calls its second argument about every second, and returns False if that does.
     """
+    sequence: SequenceNumbers | None = None
 
     def process(self, rows: list[Row], batch: Batch, parking: KeyParking | None = None) -> None:
         """Adds to the batch what is published for each row: its record, its dead letter, or a record that waits."""
@@ -83,6 +94,11 @@ class EventProcessor:
                 self._reject(row, event, to and to.topic, rejected, batch, parking)
             else:
                 add(made)
+        if self.sequence is not None:
+            stored = self.sequence.records()
+            for record in stored:
+                add(record)
+            batch.other_records += len(stored)
 
     def record_of_waiting(self, event: OutboxEvent) -> Record:
         """Returns the record of an event that waited behind a parked key."""
@@ -162,6 +178,8 @@ class EventProcessor:
             }
         if self.retries is not None and self.retries.pending:
             found |= self.retries.decide(rows)
+        if self.sequence is not None:
+            found = {**self.sequence.observe(rows), **found}
         return found
 
     def _reject(

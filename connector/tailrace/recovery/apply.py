@@ -33,7 +33,7 @@ from tailrace.recovery.evidence import streams
 from tailrace.recovery.plan import RecoveryPlan, RecoveryPlanner
 from tailrace.recovery.row_filter import RowFilter, undecided
 from tailrace.recovery.rules import RecoveryTally
-from tailrace.state import rewind_marker
+from tailrace.state import rewind_marker, sequences
 from tailrace.state.ownership import Ownership
 from tailrace.state.status import announce
 from tailrace.state.stored_state import StoredState
@@ -80,6 +80,9 @@ class RecoveryRun:
         kafka = self._planner.wiring.kafka
         admin = self._planner.wiring.admin()
         self._planner.wiring.ensure_offsets(admin)
+        # What is published here is not checked. If this process ends now, the next event of each aggregate sets its
+        # number.
+        sequences.reset(kafka, admin)
         # Before fencing, so that another recovery that has started meanwhile is not disturbed.
         self._require_unmoved(read_kafka_status(kafka).position)
         if self._ownership is not None:

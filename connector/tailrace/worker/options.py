@@ -20,10 +20,12 @@ from tailrace.outbox.specs import LAYOUTS, event_columns, layout_map, reader
 from tailrace.pipeline.record_retries import RecordRetries, RetryPolicy, RowColumns
 from tailrace.routing.specs import TopicSpec
 from tailrace.routing.view import View
+from tailrace.rules.sequence import SequenceCheck, SequenceColumns
 from tailrace.sources.mongo.options import MongoOptions
 from tailrace.sources.postgres.options import PostgresOptions
 from tailrace.sources.postgres.replay_window import ReplayWindow
 from tailrace.state import position_history
+from tailrace.state.sequences import sequences_topic
 
 DAY_MS = 24 * 3600 * 1000
 REQUIRED = ("id", "type", "aggregate", "key", "payload")
@@ -111,6 +113,28 @@ def record_retries(settings: PipelineSettings) -> RecordRetries:
     return RecordRetries(policy, replace(own, **given), clock=time.monotonic)
 
 
+STORAGE_SEQUENCE = SequenceColumns("sequence_number", ("aggregate_type", "aggregate_id"), "event_metadata#/replay_of")
+"""The columns of the layout `storage` that number events, and mark those that are written again."""
+
+
+def sequence_check(settings: PipelineSettings) -> SequenceCheck | None:
+    given = settings.rules.sequence
+    if given is None:
+        return None
+    columns = column_map(settings)
+    own = STORAGE_SEQUENCE if str(settings.outbox.layout) == "storage" else None
+    aggregate = tuple(column for column in (columns.aggregate, columns.key) if column)
+    return SequenceCheck(
+        SequenceColumns(
+            given.number or (own.number if own else ""),
+            given.aggregate or (own.aggregate if own else aggregate),
+            given.replay or (own.replay if own else None),
+        ),
+        limit=given.aggregates,
+        fixed=settings.source.mongo is None,
+    )
+
+
 def app_name(pipeline: str) -> str:
     """Returns the application name of MongoDB sessions, by which `tailrace status` finds them."""
     return f"tailrace {pipeline}"
@@ -125,7 +149,7 @@ def declared_for(pipeline: str, specs: Iterable[TopicSpec]) -> list[str]:
 def own_topics(kafka: KafkaOptions) -> frozenset[str]:
     """Returns the internal topics, to which no event may go: it could make a pipeline skip or repeat events."""
     parking = {state_topic(kafka), waiting_topic(kafka)}
-    books = {kafka.offsets_topic, position_history.history_topic(kafka)}
+    books = {kafka.offsets_topic, position_history.history_topic(kafka), sequences_topic(kafka)}
     return frozenset({*books, kafka.dead_letter_topic, resolutions_topic(kafka), *parking})
 
 

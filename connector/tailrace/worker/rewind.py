@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 
 from tailrace.event import OutboxEvent, Record, Row
@@ -29,6 +30,13 @@ def with_rewind_header(
         return record._replace(headers=[*record.headers, header]) if until.covers(source.position) else record
 
     return processor.decorated(marked, marked)
+
+
+def rewound(stored: Position | None, rewind: Rewind | None) -> Callable[[str], bool] | None:
+    """Returns a test whether a row was published before the rewind; None if no row was."""
+    if stored is None or rewind is None or not stored.is_alike(rewind.until):
+        return None
+    return rewind.until.covers if stored.progress < rewind.until.progress else None
 
 
 def on_current_timeline(rewind: Rewind | None, source: RowSource) -> Rewind | None:

@@ -12,6 +12,7 @@ import threading
 import time
 import uuid
 from collections.abc import Callable
+from dataclasses import replace
 
 from tailrace.dlq import resolutions
 from tailrace.errors import (
@@ -31,13 +32,14 @@ from tailrace.pipeline.processor import EventProcessor
 from tailrace.positions.base import Position
 from tailrace.state.ownership import Ownership
 from tailrace.state.rewind_marker import Rewind
+from tailrace.state.sequences import StoredSequences
 from tailrace.state.status import announce
 from tailrace.state.stored_state import StoredState
 from tailrace.wakeup import Wakeup
 from tailrace.worker.earlier_dead_letters import EarlierDeadLetters
 from tailrace.worker.logs import StructuredLogger
 from tailrace.worker.outage import ServerOutage
-from tailrace.worker.rewind import on_current_timeline, with_rewind_header
+from tailrace.worker.rewind import on_current_timeline, rewound, with_rewind_header
 from tailrace.worker.standby import Standby
 from tailrace.worker.wiring import Wiring
 
@@ -140,9 +142,18 @@ class Supervisor:
         self._standby.end(keep_watch=self._ownership.taken)
 
     def _ready(
-        self, processor: EventProcessor, publisher: Publisher, rewind: Rewind | None, *, parks: bool
+        self,
+        processor: EventProcessor,
+        publisher: Publisher,
+        rewind: Rewind | None,
+        sequences: StoredSequences | None,
+        *,
+        parks: bool,
     ) -> EventProcessor:
         """Marks events that are published again. Events with a dead letter get no second one."""
+        if sequences is not None:
+            sequences.open(rewound(publisher.stored, rewind))
+            processor = replace(processor, sequence=sequences)
         again, stored = with_rewind_header(processor, publisher.stored, rewind, parks=parks), publisher.stored
         if rewind is None or stored is None or again is processor or stored.progress >= rewind.until.progress:
             return again
@@ -169,6 +180,7 @@ class Supervisor:
         )
         source = self._wiring.source(self._wakeup, lambda: state.rewind.until if state.rewind else None)
         parking = self._wiring.parking(admin)
+        sequences = self._wiring.sequences(admin)
         marker = self._wiring.marker(publisher, self._log_marks_error)
         pipeline = PipelineLoop(
             source,
@@ -178,7 +190,7 @@ class Supervisor:
             stopping=self._stopped.is_set,
             parking=parking,
             ready=lambda processor: self._ready(
-                processor, publisher, on_current_timeline(state.rewind, source), parks=parking is not None
+                processor, publisher, on_current_timeline(state.rewind, source), sequences, parks=parking is not None
             ),
             hurry=marker.waits if marker is not None else lambda: False,
         )

@@ -43,9 +43,10 @@ from tailrace.sources.postgres.connection import is_up
 from tailrace.sources.postgres.options import PostgresOptions
 from tailrace.sources.postgres.source import PostgresSource
 from tailrace.sources.postgres.table_rescan import require_same_log
-from tailrace.state import known_topics, offsets, position_history
+from tailrace.state import known_topics, offsets, position_history, sequences
 from tailrace.state.offsets import Admin
 from tailrace.state.position_recorder import PositionRecorder
+from tailrace.state.sequences import StoredSequences
 from tailrace.state.stored_state import StoredState, require_position_known, require_stored
 from tailrace.wakeup import Wakeup
 from tailrace.worker.alerts import Alerts
@@ -64,6 +65,7 @@ from tailrace.worker.options import (
     own_topics,
     record_retries,
     routing_view,
+    sequence_check,
     source_options,
 )
 from tailrace.worker.outage import Probe, listens
@@ -246,6 +248,14 @@ class Wiring:
         return Parking(
             self.kafka, admin, ParkingLimits(letters.park_keys, letters.park_hours), warn=self.warn, parks=bool(parks)
         )
+
+    def sequences(self, admin: Admin) -> StoredSequences | None:
+        """Returns the check of sequence numbers. Without it, numbers that were stored by earlier settings are reset."""
+        check = sequence_check(self.settings)
+        if check is None:
+            sequences.reset(self.kafka, admin)
+            return None
+        return StoredSequences(self.kafka, admin, check)
 
     def probe(self, error: TailraceError) -> Probe | None:
         """Returns a cheap test whether the server of an error is available; None for other errors."""
