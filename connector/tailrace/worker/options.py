@@ -108,7 +108,7 @@ STORAGE_RETRIES = RowColumns("max_attempts", "base_delay_ms", "max_delay_ms", "b
 
 def record_retries(settings: PipelineSettings) -> RecordRetries:
     given = settings.retries.columns.model_dump(exclude_none=True)
-    own = STORAGE_RETRIES if str(settings.outbox.layout) == "storage" else RowColumns()
+    own = STORAGE_RETRIES if settings.outbox.layout == "storage" else RowColumns()
     policy = RetryPolicy(settings.retries.record_attempts, settings.retries.backoff())
     return RecordRetries(policy, replace(own, **given), clock=time.monotonic)
 
@@ -122,7 +122,7 @@ def sequence_check(settings: PipelineSettings) -> SequenceCheck | None:
     if given is None:
         return None
     columns = column_map(settings)
-    own = STORAGE_SEQUENCE if str(settings.outbox.layout) == "storage" else None
+    own = STORAGE_SEQUENCE if settings.outbox.layout == "storage" else None
     aggregate = tuple(column for column in (columns.aggregate, columns.key) if column)
     return SequenceCheck(
         SequenceColumns(
