@@ -77,6 +77,7 @@ def archived(listed: Output, folder: Path) -> list[str]:
     return sorted(each for file in files for each in parquet.read_table(file)["id"].to_pylist())
 
 
+@pytest.mark.slow
 def test_killed_at_every_step_and_replayed(shop: Shop, tailrace: Tailrace, tmp_path: Path) -> None:
     place = tmp_path / "cold"
     place.mkdir()

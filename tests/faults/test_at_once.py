@@ -212,6 +212,7 @@ def ends_with(error: type[TailraceError], shop: Shop, kind: type[RecoveryRun] = 
         survey.close()
 
 
+@pytest.mark.slow
 def test_a_recovery_that_is_fenced_when_a_record_was_refused(shop: Shop) -> None:
     """It does not continue with outdated state, nor does it disturb the one that took over."""
     shop.configure(source={"start": "beginning"})
@@ -250,6 +251,7 @@ def test_a_recovery_that_is_fenced_when_a_record_was_refused(shop: Shop) -> None
     each_once()
 
 
+@pytest.mark.slow
 def test_a_fenced_recovery_leaves_the_other_slot_alone(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
     """A fenced one leaves the other's slot alone; none is complete if its own slot is lost."""
     shop.configure(source={"start": "beginning"})

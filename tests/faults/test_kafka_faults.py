@@ -48,6 +48,7 @@ def own_shop(postgres: PostgresServer, own_kafka: KafkaBroker, tmp_path: Path) -
     close_shop(shop)
 
 
+@pytest.mark.slow
 def test_all_brokers_down_for_a_while(own_shop: Shop) -> None:
     """Longer than every timeout: the open transaction is lost, and its events are published again."""
     shop = own_shop

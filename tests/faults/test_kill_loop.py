@@ -19,6 +19,7 @@ ROUNDS = int(os.environ.get("KILL_ROUNDS", "24"))
 SEED = int(os.environ.get("KILL_SEED", "0")) or random.SystemRandom().randrange(1, 2**32)
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(120 + 10 * ROUNDS)
 def test_killed_again_and_again(shop: Shop) -> None:
     large = Mix(rollback=0.2, invalid=0.05, savepoint=0.3, events_per_transaction=35)

@@ -68,6 +68,7 @@ def passes(shop: Shop, connector: Connector, lsn: int) -> None:
     assert verdict.ok, verdict
 
 
+@pytest.mark.slow
 def test_a_large_transaction_killed_in_the_middle(shop: Shop) -> None:
     """It is published in pieces, each with its ordinal; the second run begins with the first unpublished row."""
     shop.start().stop()

@@ -114,6 +114,7 @@ def test_a_quiet_outbox_does_not_fall_off_the_oplog(own_users: Users) -> None:
     assert verdict.ok, verdict
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("end", ["drop", "rename", "drop database"])
 @pytest.mark.parametrize("running", [True, False], ids=["running", "stopped"])
 def test_the_collection_is_gone(users: Users, end: str, running: bool) -> None:

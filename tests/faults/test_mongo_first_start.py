@@ -108,6 +108,7 @@ IDS: list[Any] = [
 ]
 
 
+@pytest.mark.slow
 def test_documents_with_ids_of_every_type(users: Users) -> None:
     """They sort across types, and some make tokens that are more than a string."""
     users.configure(source={"start": "beginning"}, limits={"batch_records": 1})

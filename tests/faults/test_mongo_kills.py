@@ -67,6 +67,7 @@ def test_killed_while_draining(users: Users) -> None:
     assert verdict.ok, verdict
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(120 + 10 * ROUNDS)
 def test_killed_again_and_again(users: Users) -> None:
     mixes = [(Mix(rollback=0.2, invalid=0.05, events_per_transaction=35), 2), (Mix(rollback=0.2, invalid=0.05), 12)]

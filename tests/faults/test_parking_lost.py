@@ -30,6 +30,7 @@ def lose_letters(shop: Shop) -> None:
     admin.delete_records([everything])[everything].result(30)
 
 
+@pytest.mark.slow
 def test_a_key_whose_dead_letter_is_gone_can_be_released(
     parking: Shop, tailrace: Tailrace, make_topic: Callable[..., None], monkeypatch: pytest.MonkeyPatch
 ) -> None:

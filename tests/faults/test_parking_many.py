@@ -45,6 +45,7 @@ def revisions(shop: Shop) -> dict[str, list[int]]:
 EXPECTED = {f"k{key}": [*range(1, EACH + 1)] for key in range(1, KEYS + 1)}
 
 
+@pytest.mark.slow
 def test_other_keys_are_published_during_a_release_and_a_kill_loses_nothing(parking: Shop) -> None:
     parking.configure(limits={"batch_records": 6})
     connector = parking.start()

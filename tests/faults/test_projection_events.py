@@ -6,6 +6,7 @@ import subprocess
 import sys
 import time
 
+import pytest
 from confluent_kafka import Consumer, TopicPartition
 
 from helpers.projection import Projected
@@ -121,6 +122,7 @@ def test_a_reset_before_the_horizon_is_refused(projected: Projected) -> None:
     assert projected.execute("SELECT topic, partition, next_offset FROM tailrace_offsets") == before
 
 
+@pytest.mark.slow
 def test_a_replay_that_is_older_than_the_markers_is_not_applied(projected: Projected) -> None:
     """Row 67: it is unknown whether it was applied, so it is dead-lettered."""
     old = int(time.time() * 1000) - 40 * DAY_MS

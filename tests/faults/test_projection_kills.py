@@ -49,6 +49,7 @@ def test_killed_after_a_dead_letter(projected: Projected) -> None:
     assert {said["id"] for said in projected.dead_letters()} == {bad}
 
 
+@pytest.mark.slow
 def test_a_group_that_keeps_rebalancing(projected: Projected) -> None:
     """Workers start, stop and are killed while events arrive: each change moves partitions."""
     projected.configure("events=5, within=0.02")

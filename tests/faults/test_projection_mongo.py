@@ -93,6 +93,7 @@ def test_killed_at(projected: InMongo, point: str) -> None:
     projected.caught_up()
 
 
+@pytest.mark.slow
 def test_workers_come_and_go(projected: InMongo) -> None:
     projected.configure("events=5, within=0.02", app=HISTORY)
     chance = random.Random(2)
@@ -108,6 +109,7 @@ def test_workers_come_and_go(projected: InMongo) -> None:
     projected.caught_up(180)
 
 
+@pytest.mark.slow
 def test_a_rebuild_while_a_worker_runs(projected: InMongo) -> None:
     """If it is killed within the swap, the worker completes it at its next event; else the rebuild does."""
     projected.configure("events=7, within=0.01", app=HISTORY)

@@ -209,6 +209,7 @@ def test_joins_and_leaves_with_delays_everywhere_in_postgres(in_postgres: Projec
     shake(in_postgres, APP)
 
 
+@pytest.mark.slow
 def test_joins_and_leaves_with_delays_everywhere_in_mongodb(in_mongo: InMongo) -> None:
     shake(in_mongo, IN_MONGO)
 

@@ -87,6 +87,7 @@ def pass_by(shop: Shop, lsn: int, xid: int) -> None:
         write(shop, 500)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("window", ["", "1 GiB"])
 def test_rows_behind_the_copy_are_not_skipped(own: Shop, window: str) -> None:
     """The log has grown beyond the stored position by the time of the start: only its content has changed."""

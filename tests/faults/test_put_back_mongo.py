@@ -38,6 +38,7 @@ def copy(old: Path, new: Path) -> None:
     subprocess.run(["cp", "-a", str(old), str(new)], check=True)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("idle", [False, True], ids=["token of a change", "token of an idle moment"])
 def test_documents_inserted_after_the_restore_are_published(own: Users, idle: bool) -> None:
     """The server finds out that a change of a token is missing; a token of an idle moment has no change. But the clock

@@ -6,6 +6,7 @@ import json
 from collections.abc import Callable
 from typing import Any
 
+import pytest
 from confluent_kafka import Producer
 from confluent_kafka.admin import AlterConfigOpType, ConfigEntry, ConfigResource
 
@@ -78,6 +79,7 @@ FAULTS: list[tuple[int, Callable[[Shop], None], str]] = [
 ]
 
 
+@pytest.mark.slow
 def test_one_loss_after_another(shop: Shop, tailrace: Tailrace) -> None:
     """A plan changes nothing; it is refused while the pipeline runs or is healthy; then each case is recovered."""
     shop.configure(source={"start": "beginning"}, kafka={"offsets_topic": f"{shop.name}.offsets"})
@@ -112,6 +114,7 @@ def test_one_loss_after_another(shop: Shop, tailrace: Tailrace) -> None:
     assert connector.stop() == 0
 
 
+@pytest.mark.slow
 def test_killed_at_each_step(shop: Shop) -> None:
     """Run again and again, killed a little later each time; until it is complete, a start refuses."""
     shop.configure(limits={"batch_records": 5}, source={"order_by": ["created_at", "id"]})
@@ -162,6 +165,7 @@ def test_parked_keys_keep_waiting(parking: Shop) -> None:
     assert waits not in {seen.id for seen in shop.published()}
 
 
+@pytest.mark.slow
 def test_automatic_recovery(shop: Shop) -> None:
     """With `on_log_loss: recover` a start recovers, except from what may be a mistake in the settings."""
     shop.configure(source={"on_log_loss": "recover", "start": "beginning"})

@@ -65,6 +65,7 @@ def test_another_list_of_collections(users: Users) -> None:
     assert (set(verdict.phantom), verdict.duplicated, verdict.out_of_order) == ({early, late}, [], []), verdict
 
 
+@pytest.mark.slow
 def test_changes_that_are_too_large(users: Users) -> None:
     """The collection has what the log cannot send: they are dead-lettered for their size, and the rest is
     published.

@@ -106,6 +106,7 @@ def test_from_the_log_next_to_a_running_pipeline(shop: Shop, tailrace: Tailrace)
     assert result["published_again"] == 15
 
 
+@pytest.mark.slow
 def test_from_the_table_and_into_a_shadow(
     shop: Shop, tailrace: Tailrace, capsys: pytest.CaptureFixture[str], make_topic: Callable[..., None]
 ) -> None:

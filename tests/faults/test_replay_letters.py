@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections import Counter
 
+import pytest
 from confluent_kafka import Producer
 
 from helpers import warm_processes as warm
@@ -43,6 +44,7 @@ def replay(service: Service, tailrace: Tailrace, *arguments: str) -> Output:
     return {**planned, **tailrace("replay", "apply", planned["file"])}
 
 
+@pytest.mark.slow
 def test_one_dead_letter_per_event(shop: Shop, tailrace: Tailrace) -> None:
     log, table = ("--from", "oldest"), ("--from", "oldest", "--from-table")
     shop.configure(source={"replay_window": "1 h"})

@@ -93,6 +93,7 @@ def test_it_stops_if_another_thread_received_the_signal(shop: Shop) -> None:
     assert '"stopped"' in connector.log
 
 
+@pytest.mark.slow
 def test_a_batch_is_bounded_by_all_its_bytes(own_shop: Shop) -> None:
     """Further columns become headers, which need memory like payloads."""
     shop = own_shop

@@ -15,6 +15,7 @@ from tailrace.testkit.stack import wait_until
 from tailrace.testkit.stack.ports import free_port
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("delivery", ["exactly_once", "at_least_once"])
 def test_a_second_instance_takes_over_when_the_first_ends(users: Users, tailrace: Tailrace, delivery: str) -> None:
     users.configure(kafka={"delivery": delivery})

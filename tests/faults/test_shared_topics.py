@@ -249,6 +249,7 @@ def test_a_replay_from_the_table_uses_only_its_own_positions(shop: Shop, billing
         assert each.stop() == 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("history", [True, False])
 def test_events_published_under_an_earlier_template_count(
     shop: Shop, command: Callable[..., list[dict[str, Any]]], *, history: bool

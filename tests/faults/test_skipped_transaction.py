@@ -32,6 +32,7 @@ def japanese(postgres: PostgresServer, kafka: KafkaBroker, tmp_path: Path) -> It
     close_shop(shop)
 
 
+@pytest.mark.slow
 def test_a_transaction_that_cannot_be_decoded_is_skipped_by_command(japanese: Shop, tailrace: Tailrace) -> None:
     """Rows before it are published, then its other rows from the table, once, despite kills, then the rest."""
     shop = japanese

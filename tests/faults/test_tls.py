@@ -165,6 +165,7 @@ def arrived(shop: Shop, event: str) -> None:
     )
 
 
+@pytest.mark.slow
 def test_a_pipeline_over_tls_until_a_certificate_expires(fronts: Fronts, tailrace: Tailrace) -> None:
     shop = fronts.shop
     connector = shop.start()

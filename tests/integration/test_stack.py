@@ -386,6 +386,7 @@ def tailrace(*arguments: str, home: Path) -> subprocess.CompletedProcess[str]:
     )
 
 
+@pytest.mark.slow
 def test_the_stack_command_starts_once_and_stops(tmp_path: Path) -> None:
     def reported(*arguments: str) -> dict[str, Any]:
         run = tailrace("stack", *arguments, "--json", home=tmp_path)

@@ -348,6 +348,7 @@ def follows(member: ReplicaSetMember, database: str, expected: list[Any]) -> boo
         return False  # it cannot be read during a rollback
 
 
+@pytest.mark.slow
 def test_the_stack_command_starts_mongodb_with_its_option(tmp_path: Path) -> None:
     def stack_command(*arguments: str) -> dict[str, Any]:
         run = subprocess.run(

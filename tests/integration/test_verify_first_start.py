@@ -28,6 +28,7 @@ def on_topic(service: Shop | Users, *events: str) -> None:
     wait_until(lambda: {seen.id for seen in service.published()} >= set(events), 60, what="the records")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("start", ["now", "beginning"])
 def test_on_postgres(
     shop: Shop, tailrace: Tailrace, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, start: str
@@ -78,6 +79,7 @@ def test_on_postgres(
     assert verified(missing=1) == (1 + len(published), left_out, 1)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("start", ["now", "beginning"])
 def test_on_mongodb(users: Users, tailrace: Tailrace, start: str) -> None:
     users.configure(source={"start": start})

@@ -437,6 +437,7 @@ HOSTILE = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("old", "new"), HOSTILE.values(), ids=HOSTILE.keys())
 def test_the_work_is_bounded_for_every_schema(old: Any, new: Any) -> None:
     started = time.process_time()  # CPU time of this process, because the machine may be busy

@@ -6,6 +6,7 @@ import copy
 from typing import Any
 
 import jsonschema_rs
+import pytest
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
@@ -122,6 +123,7 @@ def validator(schema: Any) -> jsonschema_rs.Validator:
         raise
 
 
+@pytest.mark.slow
 def test_many_random_pairs_are_compatible() -> None:
     """Without compatible pairs and valid instances, the next test would test nothing."""
     compatible = 0
@@ -138,6 +140,7 @@ def test_many_random_pairs_are_compatible() -> None:
     assert compatible > 20
 
 
+@pytest.mark.slow
 @settings(max_examples=120, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much])
 @given(pairs(), st.lists(VALUES, min_size=40, max_size=40))
 def test_a_compatible_reader_rejects_nothing(pair: tuple[Any, Any], values: list[Any]) -> None:
