@@ -2,7 +2,8 @@
 
     TailraceError
     ├── ConfigError                 a setting is wrong                          user    HALT  (exit 2)
-    │   └── TransactionEnded        a handler has ended the transaction of its events
+    │   ├── TransactionEnded        a handler has ended the transaction of its events
+    │   └── NoOutboxTable           the command needs an outbox table, and the pipeline reads messages
     ├── Unavailable                 a server is unavailable for now             peer    RETRY
     │   ├── SourceUnavailable       the database cannot be reached or closed the connection
     │   ├── SlotBusy                another session reads the slot
@@ -126,6 +127,10 @@ class ConfigError(TailraceError):
 
 
 class TransactionEnded(ConfigError):
+    pass
+
+
+class NoOutboxTable(ConfigError):
     pass
 
 

@@ -20,7 +20,15 @@ from tailrace.archive.format import FileSchema
 from tailrace.archive.manifest import ManifestEntry, TimeRange
 from tailrace.archive.object_store import AlreadyExistsError, ObjectStore
 from tailrace.config.model import PipelineSettings
-from tailrace.errors import ArchiveBusy, ArchiveDamaged, ArchiveError, ConfigError, LayoutMismatch, TailraceError
+from tailrace.errors import (
+    ArchiveBusy,
+    ArchiveDamaged,
+    ArchiveError,
+    ConfigError,
+    LayoutMismatch,
+    NoOutboxTable,
+    TailraceError,
+)
 from tailrace.worker.options import column_map
 
 AT_ONCE = 8
@@ -220,6 +228,13 @@ def open_repository(settings: PipelineSettings) -> ArchiveRepository:
     source = settings.source
     # For MongoDB the database, because collections may be added and removed; a file names the collection of each
     # document.
+    if source.messages is not None:
+        raise NoOutboxTable(
+            f"the events of the pipeline {settings.pipeline} are messages, which cannot be archived",
+            why="Messages of pg_logical_emit_message are only in the log. No table contains them, so there is nothing "
+            "to delete either.",
+            remedy="Keep the events by the retention of their topics.",
+        )
     table = source.table or source.collection[0].partition(".")[0]
     store = ObjectStore(settings.archive.url, settings.archive.option_values(), settings.pipeline)
     # A document is archived whole, so its field names do not matter.

@@ -6,8 +6,10 @@ They only query the catalogue and create nothing. Rules that need no server are 
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from dataclasses import replace
 
+from tailrace.check.messages import check_empty_publication, check_messages
 from tailrace.check.publication import PublicationCheck
 from tailrace.check.result import CheckResult, fail, failed, gather, ok, warn
 from tailrace.check.rules import (
@@ -48,15 +50,15 @@ TIMES = {1082, 1114, 1184}
 class PostgresChecks:
     """Checks one server; implements `preflight.DatabaseChecks`."""
 
-    needed_checks = frozenset({"wal_level", "role", "table", "publication", "slot", "primary"})
+    needed_checks = frozenset({"wal_level", "role", "table", "messages", "publication", "slot", "primary"})
     stores_position = True
 
     def __init__(self, options: PostgresOptions, columns: ColumnMap, layout: str = "debezium") -> None:
         self._options = options
         self._layout = layout
         self._map = columns
-        self._schema, self._table = split_table(options.table)
-        self._full = quote_table(options.table)
+        self._schema, self._table = ("", "") if options.messages else split_table(options.table)
+        self._full = "" if options.messages else quote_table(options.table)
         self._relation: tuple[str | None, ...] = ()
         self._published: set[str] | None = None
         self._seen_slot: SlotState | None = None
@@ -76,6 +78,19 @@ class PostgresChecks:
             return [failed("postgres", error, remedy)]
         with self._link:
             self.reachable = True
+            outbox: list[tuple[str, Callable[[], CheckResult | None]]] = [
+                ("table", self._table_there),
+                ("table rights", self._table_rights),
+                ("publication", self._publication),
+                ("columns", self._columns),
+                ("delivery columns", self._delivery_columns),
+                ("order of rows", self._order),
+            ]
+            if options.messages is not None:
+                outbox = [
+                    ("messages", lambda: check_messages(self._link, options)),
+                    ("publication", lambda: check_empty_publication(self._link, options)),
+                ]
             return gather(
                 [
                     ("postgres", self._connected),
@@ -85,12 +100,7 @@ class PostgresChecks:
                     ("wal_level", self._wal_level),
                     ("role", self._role),
                     ("cluster copy", self._cluster_copy),
-                    ("table", self._table_there),
-                    ("table rights", self._table_rights),
-                    ("publication", self._publication),
-                    ("columns", self._columns),
-                    ("delivery columns", self._delivery_columns),
-                    ("order of rows", self._order),
+                    *outbox,
                     ("slot", self._slot),
                     ("primary", self._primary),
                     ("synchronous standbys", self._synchronous),
@@ -167,9 +177,8 @@ class PostgresChecks:
         )[0]
         who = quote(str(role))
         if superuser == "t":
-            remedy = (
-                f"CREATE ROLE tailrace LOGIN REPLICATION; GRANT SELECT ON {self._full} TO tailrace; then use this role."
-            )
+            grant = f" GRANT SELECT ON {self._full} TO tailrace;" if self._full else ""
+            remedy = f"CREATE ROLE tailrace LOGIN REPLICATION;{grant} then use this role."
             return warn("role", f"{role} is a superuser: reading the log needs fewer rights", remedy)
         if "t" not in (replication, member):
             return fail("role", f"{role} may not read the log", f"As a superuser: ALTER ROLE {who} REPLICATION;")

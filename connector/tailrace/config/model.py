@@ -18,7 +18,14 @@ from tailrace.config.retries import RetrySettings
 from tailrace.config.rules import RuleSettings, SequenceSettings
 from tailrace.config.schemas import FormatSettings, SchemaSettings
 from tailrace.config.section import Section
-from tailrace.config.sources import Collections, MongoAddress, require_one_database, require_orderable
+from tailrace.config.sources import (
+    Collections,
+    MessageSettings,
+    MongoAddress,
+    require_messages,
+    require_one_database,
+    require_orderable,
+)
 from tailrace.config.values import (
     Bootstrap,
     Column,
@@ -70,7 +77,11 @@ class SourceSettings(Section):
     table: Table | None = Field(
         default=None, description="the outbox table as schema.table", examples=["public.outbox"]
     )
-    """The outbox table. Required with `source.postgres`."""
+    """The outbox table. Required with `source.postgres`, unless there are `messages`."""
+    messages: MessageSettings | None = Field(
+        default=None, description="settings such as `prefix: orders`", examples=["{prefix: orders}"]
+    )
+    """Events are messages in the log instead of rows of a table. Postgres only."""
     collection: Collections = Field(
         default=(),
         description="the outbox collection as database.collection, or a list of several of one database",
@@ -123,8 +134,10 @@ class SourceSettings(Section):
             self.model_fields_set,
             has_postgres=self.postgres is not None,
             has_mongo=self.mongo is not None,
-            has_outbox=bool(self.table or self.collection),
+            has_outbox=bool(self.table or self.messages or self.collection),
         )
+        if self.messages is not None:
+            require_messages(self.__dict__, self.model_fields_set)
         return self
 
 
@@ -320,6 +333,11 @@ class PipelineSettings(Section):
         layout = LAYOUTS[self.outbox.layout]
         if self.source.mongo is not None and "mongo" not in layout.databases:
             raise wrong("debezium or document, for MongoDB", "choose one of them", "outbox", "layout")
+        if self.source.messages is not None:
+            if layout.needed:
+                raise wrong("debezium, document or streams, for messages", "choose one of them", "outbox", "layout")
+            if self.marks != "none":
+                raise wrong("none, because messages have no rows to mark", "remove it", "marks")
         columns = replace(layout.columns, **self.outbox.columns.given())
         order = tuple(column for column in (columns.timestamp, columns.id) if column)
         if layout.template and self.topics.folder is None and "template" not in self.topics.model_fields_set:

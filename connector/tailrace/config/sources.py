@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from typing import Annotated
 
-from pydantic import AfterValidator, BeforeValidator
+from pydantic import AfterValidator, BeforeValidator, Field
 
 from tailrace.config.kafka_settings import wrong
 from tailrace.config.secrets import Secret, connection_secret
+from tailrace.config.section import Section
 
-POSTGRES_ONLY = ("table", "slot", "publication", "failover", "on_change", "replay_window")
+POSTGRES_ONLY = ("table", "messages", "slot", "publication", "failover", "on_change", "replay_window")
 MONGO_ONLY = ("collection",)
 _ADDRESS = {
     "postgres": "postgres: postgresql://tailrace:${env:DB_PASSWORD}@localhost:5432/shop",
@@ -39,6 +41,35 @@ def collections(names: tuple[str, ...]) -> tuple[str, ...]:
     if len({name.partition(".")[0] for name in names}) > 1 or len(set(names)) < len(names):
         raise wrong(expected, "create one pipeline per database, and name each collection once")
     return names
+
+
+NEEDS_TABLE = {
+    "start": ("now", "messages of the past are not kept: there is no table to read them from"),
+    "on_log_loss": ("halt", "what is lost from the log cannot be recovered: there is no table to compare"),
+    "order_by": ((), "there are no rows to read in an order"),
+    "start_where": (None, "there are no rows to select"),
+}
+"""Settings with the only value that they may have with `source.messages`, and why."""
+
+
+class MessageSettings(Section):
+    """Events that the service writes with pg_logical_emit_message(true, prefix, content)."""
+
+    prefix: str = Field(
+        pattern=r"^[^\x00-\x1f\x7f]{1,200}$",
+        description="the prefix of the messages, without control characters",
+        examples=["orders"],
+    )
+    """The prefix of the messages that are events. Others are ignored."""
+
+
+def require_messages(settings: Mapping[str, object], given: set[str]) -> None:
+    """Refuses settings that need a table, if events are messages."""
+    if "table" in given:
+        raise wrong("no table beside source.messages", "remove source.table or source.messages", "source", "table")
+    for name, (allowed, why) in NEEDS_TABLE.items():
+        if name in given and settings[name] != allowed:
+            raise wrong(f"nothing beside source.messages, because {why}", "remove it", "source", name)
 
 
 def require_one_database(given: set[str], *, has_postgres: bool, has_mongo: bool, has_outbox: bool) -> None:

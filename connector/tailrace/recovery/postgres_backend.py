@@ -32,6 +32,12 @@ class PostgresBackend:
     """Implements `Backend`."""
 
     def __init__(self, options: PostgresOptions) -> None:
+        options.require_table(
+            "`tailrace recover` finds missed events in a table",
+            remedy="What the lost part of the log contained cannot be recovered: write it again from the business "
+            "data. To continue behind it, start once with --adopt; if there is no slot: "
+            f"SELECT pg_create_logical_replication_slot('{options.slot}', 'pgoutput'); before that.",
+        )
         self._options = options
         self.order_by = options.order_by
         self._control = options.connect()

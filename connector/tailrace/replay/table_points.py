@@ -97,6 +97,10 @@ def from_table(wiring: Wiring, stored: LsnPosition, entries: Sequence[PositionEn
     """Returns the start for reading the rows that the pipeline has published, and whether those are all rows."""
     if isinstance(wiring.database, MongoOptions):
         raise TypeError("a position of Postgres, and settings of MongoDB")
+    wiring.database.require_table(
+        "a replay from the table (--from-table) reads its rows",
+        remedy="Replay from the log: source.replay_window sets how much of it is kept.",
+    )
 
     def again() -> Position | None:
         status = read_kafka_status(wiring.kafka)

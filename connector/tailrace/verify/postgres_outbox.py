@@ -35,6 +35,11 @@ BEFORE = 2
 
 class PostgresOutboxReader:
     def __init__(self, options: PostgresOptions, window: Window) -> None:
+        options.require_table(
+            "`tailrace verify` compares the rows of a table with the records",
+            remedy="Compare the business data with the records, or a projection of them. With an outbox table "
+            "(source.table), `verify` compares every event.",
+        )
         self._options = options
         self._window = window
         self._link = CopyConnection(options.conninfo, replication=False, timeout=options.link_timeout)

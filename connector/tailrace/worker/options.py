@@ -22,7 +22,7 @@ from tailrace.routing.specs import TopicSpec
 from tailrace.routing.view import View
 from tailrace.rules.sequence import SequenceCheck, SequenceColumns
 from tailrace.sources.mongo.options import MongoOptions
-from tailrace.sources.postgres.options import PostgresOptions
+from tailrace.sources.postgres.options import MessageOptions, PostgresOptions
 from tailrace.sources.postgres.replay_window import ReplayWindow
 from tailrace.state import position_history
 from tailrace.state.sequences import sequences_topic
@@ -53,11 +53,13 @@ def source_options(
     source = settings.source
     if source.mongo is not None:
         return mongo_options(settings, columns, adopt=adopt)
-    if source.postgres is None or source.table is None:
+    if source.postgres is None or (source.table is None and source.messages is None):
         raise ConfigError("source names no database", remedy="Set source.postgres and source.table, or source.mongo.")
+    messages = message_options(settings, columns)
     return PostgresOptions(
         conninfo=source.postgres.reveal(),
-        table=source.table,
+        table=source.table or f"messages:{messages.prefix if messages else ''}",
+        messages=messages,
         slot=source.slot,
         publication=source.publication,
         create=source.create,
@@ -74,14 +76,29 @@ def source_options(
     )
 
 
+def message_options(settings: PipelineSettings, columns: ColumnMap) -> MessageOptions | None:
+    """Returns which messages are events; None if the pipeline reads a table."""
+    messages = settings.source.messages
+    if messages is None:
+        return None
+    required, optional = document_fields(columns)
+    return MessageOptions(messages.prefix, required, optional, columns.payload, ignored_columns(settings))
+
+
+def document_fields(columns: ColumnMap) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Returns the fields that a document must have, and those that it may have."""
+    mapped = dict(columns.parts())
+    required = tuple(dict.fromkeys(mapped[part] for part in REQUIRED if part in mapped))
+    return required, tuple(dict.fromkeys(field for field in mapped.values() if field not in required))
+
+
 def mongo_options(settings: PipelineSettings, columns: ColumnMap, *, adopt: bool = False) -> MongoOptions:
     if find_spec("pymongo") is None:
         raise ConfigError(
             "source.mongo needs the MongoDB driver, which is not installed", remedy=install_remedy("mongo")
         )
     source = settings.source
-    mapped = dict(columns.parts())
-    required = tuple(dict.fromkeys(mapped[part] for part in REQUIRED if part in mapped))
+    required, optional = document_fields(columns)
     names = [name.partition(".") for name in source.collection]
     return MongoOptions(
         uri=source.mongo.reveal() if source.mongo else "",
@@ -89,7 +106,7 @@ def mongo_options(settings: PipelineSettings, columns: ColumnMap, *, adopt: bool
         database=names[0][0],
         collections=tuple(name for _, _, name in names),
         required=required,
-        optional=tuple(dict.fromkeys(field for field in mapped.values() if field not in required)),
+        optional=optional,
         ignored=ignored_columns(settings),
         payload=columns.payload,
         timestamp=columns.timestamp,

@@ -225,3 +225,43 @@ class TestSecrets:
         source = load(file, "mongo: mongodb://u:${env:PW}@h", "collection: a.b", PW="p@ss/1").source
         assert source.mongo is not None
         assert source.mongo.reveal() == "mongodb://u:p%40ss%2F1@h"
+
+
+def test_messages_instead_of_a_table(file: Path) -> None:
+    source = load(file, POSTGRES, "messages: {prefix: orders}").source
+    assert source.messages is not None
+    assert (source.messages.prefix, source.table, source.slot) == ("orders", None, "tailrace_orders")
+
+
+@pytest.mark.parametrize(
+    ("line", "place"),
+    [
+        ("table: public.outbox", "source.table"),
+        ("start: beginning", "source.start"),
+        ("on_log_loss: recover", "source.on_log_loss"),
+        ("order_by: [id]", "source.order_by"),
+    ],
+)
+def test_settings_that_need_a_table_are_refused_with_messages(file: Path, line: str, place: str) -> None:
+    error = failure(file, POSTGRES, "messages: {prefix: orders}", line)
+    assert place in str(error)
+    assert "messages" in str(error)
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "place"),
+    [("TAILRACE_OUTBOX__LAYOUT", "storage", "outbox.layout"), ("TAILRACE_MARKS", "watermark", "marks")],
+)
+def test_layouts_and_marks_that_need_a_table_are_refused_with_messages(
+    file: Path, name: str, value: str, place: str
+) -> None:
+    assert place in str(failure(file, POSTGRES, "messages: {prefix: orders}", **{name: value}))
+
+
+@pytest.mark.parametrize("text", ["{}", "{prefix: ''}", "{prefix: 3}", "orders"])
+def test_bad_prefixes_are_refused(file: Path, text: str) -> None:
+    assert "source.messages" in str(failure(file, POSTGRES, f"messages: {text}"))
+
+
+def test_messages_are_of_postgres(file: Path) -> None:
+    assert "source.messages" in str(failure(file, MONGO, "collection: shop.outbox", "messages: {prefix: orders}"))

@@ -40,6 +40,17 @@ def require_able(control: PgConnection) -> None:
         )
 
 
+def require_utf8(control: PgConnection) -> None:
+    """Raises if the database has another encoding than UTF8: the server sends the content of messages unconverted."""
+    encoding = (control.pgconn.parameter_status(b"server_encoding") or b"").decode()
+    if encoding != "UTF8":
+        raise AccessRefused(
+            f"the encoding of the database is {encoding}, and source.messages needs UTF8",
+            why="The server converts the columns of rows to UTF-8, but not the content of messages.",
+            remedy="Use an outbox table (source.table) in this database, or a database with the encoding UTF8.",
+        )
+
+
 def read_slot(control: PgConnection, name: str) -> SlotState | None:
     version = control.server_version
     invalidation = (

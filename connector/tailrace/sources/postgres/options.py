@@ -4,9 +4,21 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from tailrace.errors import NoOutboxTable
 from tailrace.positions.postgres import LsnPosition
 from tailrace.sources.postgres.connection import PgConnection
 from tailrace.sources.postgres.replay_window import NO_WINDOW, ReplayWindow
+
+
+@dataclass(frozen=True, slots=True)
+class MessageOptions:
+    """Which messages are events, and the fields of their content: `required` must be there, others may be."""
+
+    prefix: str
+    required: tuple[str, ...]
+    optional: tuple[str, ...]
+    payload: str
+    ignored: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)
@@ -15,6 +27,7 @@ class PostgresOptions:
 
     conninfo: str
     table: str
+    """The outbox table; `messages:PREFIX` if events are messages. Positions name it."""
     slot: str
     publication: str
     create: bool = True
@@ -31,6 +44,18 @@ class PostgresOptions:
     replay_window: ReplayWindow = NO_WINDOW
     past: tuple[LsnPosition, ...] = ()
     """Earlier positions of the pipeline, from its position history."""
+    messages: MessageOptions | None = None
+    """Which messages are events, if there is no table."""
+
+    def require_table(self, purpose: str, *, remedy: str) -> None:
+        """Raises NoOutboxTable if events are messages; `purpose` says what the table is needed for."""
+        if self.messages is not None:
+            raise NoOutboxTable(
+                f"the events of this pipeline are messages, and {purpose}",
+                why="Messages of pg_logical_emit_message are only in the log, which the server removes once they are "
+                "published. No table contains them.",
+                remedy=remedy,
+            )
 
     def connect(self, *, replication: bool = False) -> PgConnection:
         """Opens a connection, for queries or for replication."""

@@ -129,21 +129,61 @@ def ensure_publication(control: PgConnection, outbox: PostgresOptions, *, create
     publication = outbox.publication
     if control.query("SELECT 1 FROM pg_publication WHERE pubname = $1", [publication]):
         return
-    statement = create_publication(publication, outbox.table, moves=rows_move(control, outbox))
+    if outbox.messages is not None:
+        statement, who = empty_publication(publication), "a role with CREATE on the database"
+        why = "pgoutput needs a publication, although messages are in none."
+    else:
+        statement = create_publication(publication, outbox.table, moves=rows_move(control, outbox))
+        who, why = "the owner of the table", "Only the owner of the table may publish it."
     if not create:
         raise PublicationBroken(
             f"there is no publication {publication}",
             why="source.create is false, so Tailrace does not create it.",
-            remedy=f"As the owner of the table: {statement};",
+            remedy=f"As {who}: {statement};",
         )
     try:
         control.query(statement)
     except AccessRefused as error:
         raise AccessRefused(
             f"the publication {publication} is missing and cannot be created: {error.what}",
-            why="Only the owner of the table may publish it.",
-            remedy=f"As the owner of the table: {statement};",
+            why=why,
+            remedy=f"As {who}: {statement};",
         ) from None
+
+
+def empty_publication(publication: str) -> str:
+    """Returns the statement for a publication without tables, which is all that messages need."""
+    return f"CREATE PUBLICATION {quote(publication)}"
+
+
+def require_empty(control: PgConnection, publication: str) -> Published:
+    """Returns how messages are published; raises if the publication is missing or contains tables.
+
+    Rows of tables would be read for nothing. Messages are sent whatever the publication contains, so a changed one has
+    missed nothing.
+    """
+    rows = control.query(
+        "SELECT p.puballtables OR EXISTS (SELECT FROM pg_publication_rel r WHERE r.prpubid = p.oid) "
+        "OR EXISTS (SELECT FROM pg_publication_namespace n WHERE n.pnpubid = p.oid) "
+        "FROM pg_publication p WHERE p.pubname = $1",
+        [publication],
+    )
+    create = empty_publication(publication)
+    if not rows:
+        raise PublicationBroken(
+            f"there is no publication {publication}",
+            why="pgoutput needs one to decode the log, although messages are in none.",
+            remedy=f"{create}; Do it at once: up to version 17 Postgres cannot decode changes of any table that are "
+            "committed while it is missing. Messages are not missed.",
+        )
+    if rows[0][0] == "t":
+        raise PublicationBroken(
+            f"the publication {publication} contains tables",
+            why="source.messages reads messages only: rows of these tables would be sent for nothing.",
+            remedy=f"Name an empty publication in source.publication, or DROP PUBLICATION {quote(publication)}; "
+            f"{create}; No message was missed.",
+        )
+    return Published("messages", 0, direct=True, moved=0, moves=False)
 
 
 def contains(control: PgConnection, publication: str, table: str) -> bool:
@@ -165,6 +205,8 @@ def read_published(control: PgConnection, outbox: PostgresOptions) -> Published:
     ALTER PUBLICATION … SET changes the `xmin`.
     """
     publication, table = outbox.publication, outbox.table
+    if outbox.messages is not None:
+        return require_empty(control, publication)
     schema, name = split_table(table)
     rows = control.query(
         f"""
@@ -231,6 +273,8 @@ def read_published(control: PgConnection, outbox: PostgresOptions) -> Published:
 
 def require_columns(control: PgConnection, outbox: PostgresOptions) -> None:
     """Raises LayoutMismatch if the log lacks columns of the event: generated ones, or ones not in the column list."""
+    if outbox.messages is not None:
+        return
     listed = "r.prattrs" if control.server_version >= 150000 else "NULL::int2vector"
     rows = control.query(
         f"""

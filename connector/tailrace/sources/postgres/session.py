@@ -53,6 +53,8 @@ class PostgresSession:
         self._control = self._connections.open()
         self._stream = self._connections.open(replication=True)
         catalog.require_able(self._control)
+        if self._options.messages is not None:
+            catalog.require_utf8(self._control)
         server = catalog.identify(self._stream)
         self._status_interval = self._choose_status_interval()
         return server

@@ -221,27 +221,43 @@ class PostgresSource(PostgresSession):
         return Chunk([], self._transactions.position, more=False, urgent=True)
 
     def _begin(self, start: LsnPosition) -> None:
-        schema, table = split_table(self._options.table)
-        self._transactions = Transactions(
+        self._transactions = self._make_transactions(start)
+        if self._table is None:
+            self._start_streaming()
+
+    def _make_transactions(self, start: LsnPosition) -> Transactions:
+        options = self._options
+        if options.messages is not None:
+            # Imported here: msgspec takes 2 MB, which a table does not need.
+            from tailrace.sources.postgres.messages import MessageTransactions
+
+            return MessageTransactions(
+                start,
+                options=options.messages,
+                warn=self._warn,
+                halt_on_change=options.halt_on_change,
+                adopted=options.adopt,
+            )
+        schema, table = split_table(options.table)
+        return Transactions(
             start,
             schema=schema,
             table=table,
-            halt_on_change=self._options.halt_on_change,
+            halt_on_change=options.halt_on_change,
             relation_id=self._published.relation_id,
             text=self._stream.text,
-            moved_by=self._options.id_column if self._published.moves else None,
-            adopted=self._options.adopt,
+            moved_by=options.id_column if self._published.moves else None,
+            adopted=options.adopt,
         )
-        if self._table is None:
-            self._start_streaming()
 
     def _start_streaming(self) -> None:
         options = self._options
         start = self._transactions.position
         names = quote(options.publication).replace("'", "''")
+        messages = ", messages 'true'" if options.messages is not None else ""
         self._stream.begin_copy(
             f"START_REPLICATION SLOT {quote(options.slot)} LOGICAL {format_lsn(start.resume_lsn)} "
-            f"(proto_version '1', publication_names '{names}')"
+            f"(proto_version '1', publication_names '{names}'{messages})"
         )
         self._streaming = True
         # The slot is ours now. If it was moved since the resume check, the server has silently begun further on.
