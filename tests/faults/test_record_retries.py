@@ -3,33 +3,29 @@
 from __future__ import annotations
 
 import json
+import os
+from pathlib import Path
 
 import pytest
 from confluent_kafka.admin import AlterConfigOpType, ConfigEntry, ConfigResource, ResourceType
 
+from helpers import warm_processes as warm
+from helpers.command import Tailrace
 from helpers.shop import Shop
+from tailrace import failpoints
+from tailrace.outbox.ddl import layout_ddl
 from tailrace.testkit.stack import wait_until
 from tailrace.testkit.topic_reader import header, read_all
-
-RETRY_COLUMNS = {
-    "attempts": "max_attempts",
-    "base_ms": "base_delay_ms",
-    "maximum_ms": "max_delay_ms",
-    "multiplier": "backoff_multiplier",
-}
 
 
 @pytest.fixture
 def retrying(shop: Shop) -> Shop:
-    """A shop whose topic takes records of 20 kB, and whose rows have retry settings."""
-    shop.execute(
-        "ALTER TABLE outbox ADD max_attempts int, ADD base_delay_ms int, ADD max_delay_ms int, "
-        "ADD backoff_multiplier numeric(3,2)"
-    )
+    """A shop with an outbox of the layout `storage`, whose topic takes records of 20 kB."""
+    shop.execute(layout_ddl("storage", "public.storage_outbox"))
     rule = {"topic": shop.topic, "match": {"aggregate": "order"}, "partitions": 1, "replication": 1}
     rule["config"] = {"max.message.bytes": 20_000}
     (shop.folder / "topics" / "orders.yaml").write_text(json.dumps(rule))
-    shop.configure(source={"start": "beginning"}, retries={"columns": RETRY_COLUMNS})
+    shop.configure(source={"start": "beginning", "table": "public.storage_outbox"}, outbox={"layout": "storage"})
     return shop
 
 
@@ -37,11 +33,12 @@ def add(shop: Shop, revisions: range, *, large: int, attempts: int, delay_ms: in
     """One transaction of rows of one key; `large` is the revision with 50 kB."""
     with shop.postgres.connect(shop.name) as connection:
         connection.execute(
-            """INSERT INTO outbox (id, aggregatetype, aggregateid, type, payload, max_attempts, base_delay_ms,
-                max_delay_ms, backoff_multiplier)
-            SELECT gen_random_uuid(), 'order', 'k', 'OrderPlaced', json_build_object('order', 'k', 'revision', n,
-                'amount', 1, 'currency', 'EUR', 'note', repeat('x', CASE WHEN n = %(large)s THEN 50000 ELSE 1 END)),
-                %(attempts)s, %(delay)s, %(delay)s, 1.5
+            """INSERT INTO storage_outbox (outbox_id, aggregate_type, aggregate_id, partition_key, event_type,
+                sequence_number, target_topic, event_payload, max_attempts, base_delay_ms, max_delay_ms,
+                backoff_multiplier)
+            SELECT 'outbox_' || n, 'order', 'k', 'k', 'OrderPlaced', n, 'unused', jsonb_build_object('order', 'k',
+                'revision', n, 'amount', 1, 'currency', 'EUR', 'note',
+                repeat('x', CASE WHEN n = %(large)s THEN 50000 ELSE 1 END)), %(attempts)s, %(delay)s, %(delay)s, 1.5
             FROM generate_series(%(first)s::int, %(last)s::int) n""",
             {"large": large, "attempts": attempts, "delay": delay_ms, "first": revisions[0], "last": revisions[-1]},
         )
@@ -58,7 +55,7 @@ def accept_larger_records(shop: Shop) -> None:
     admin.incremental_alter_configs([resource])[resource].result(20)
 
 
-def test_a_refused_record_is_retried_by_the_settings_of_its_row(retrying: Shop) -> None:
+def test_a_refused_record_is_retried_by_the_settings_of_its_row(retrying: Shop, tailrace: Tailrace) -> None:
     """Never accepted: dead-lettered after its attempts. Accepted later, with a kill -9 in between: once, in order."""
     add(retrying, range(1, 4), large=2, attempts=2, delay_ms=200)
     connector = retrying.start()
@@ -78,3 +75,26 @@ def test_a_refused_record_is_retried_by_the_settings_of_its_row(retrying: Shop) 
     assert published(retrying) == [1, 3, 4, 5, 6]
     assert len(read_all(retrying.kafka.bootstrap, [retrying.letters])) == 1
     assert connector.running, connector.log
+
+    # The first one is written again, as a new row with the same number: killed in between, it is added once.
+    retrying.execute(
+        "INSERT INTO storage_outbox_dlq SELECT *, 'dlq_1', now(), 'max_retries_exceeded', '{}', '{}', outbox_id "
+        "FROM storage_outbox WHERE outbox_id = 'outbox_2'"
+    )
+    command = ["-m", "tailrace", "dlq", "redrive", str(retrying.file), "0-0", "--as-new", "--yes", "--json"]
+    killed = Path(retrying.folder / "killed")
+    for environ, code in ({"TAILRACE_KILL": failpoints.REDRIVE_BEFORE_PRODUCE}, -9), ({}, 0):
+        process = warm.Process(command, output=killed, env={**os.environ, **environ})
+        assert process.wait(60) == code, killed.read_text()
+    wait_until(lambda: published(retrying) == [1, 3, 4, 5, 6, 2], 60, what="the new row")
+    ((noted,),) = retrying.execute("SELECT recovery_instructions FROM storage_outbox_dlq")
+    ((new_id, number, metadata),) = retrying.execute(
+        "SELECT outbox_id, sequence_number, event_metadata FROM storage_outbox WHERE sequence_number = 2 "
+        "AND outbox_id <> 'outbox_2'"
+    )
+    assert (noted["new_outbox_id"], number, metadata) == (new_id, 2, {"replay_of": "outbox_2"})
+    assert noted["replayed_at"]
+    assert new_id in killed.read_text()
+    shown = tailrace("dlq", "list", retrying.file, "--all")["letters"]
+    assert [(each["event_id"], each["state"]) for each in shown] == [("outbox_2", "discarded")]
+    assert tailrace("verify", retrying.file)["clean"] is True

@@ -45,6 +45,8 @@ class Resolution:
     position: str | None = None
     fingerprint: str | None = None
     """Resolves all copies of a consumer's dead letter."""
+    new_id: str = ""
+    """The id of the new outbox row that has the event; the dead letter's own event is not published."""
 
     def is_of(self, letter: DeadLetter) -> bool:
         return self.position is None or self.position == letter.position
@@ -65,6 +67,7 @@ class Resolution:
                 edited=bool(found.get("edited", False)),
                 position=None if found.get("position") is None else str(found["position"]),
                 fingerprint=None if found.get("fingerprint") is None else str(found["fingerprint"]),
+                new_id=str(found.get("new_id") or ""),
             )
         except (ValueError, KeyError, TypeError, AttributeError):
             return cls(UNREADABLE)

@@ -62,6 +62,9 @@ def redrive(
     until: str = UNTIL,
     edit: bool = typer.Option(False, "--edit", help="Edit the payload of one dead letter in $EDITOR first."),
     payload: Path | None = typer.Option(None, "--payload", metavar="FILE", help="Use this payload (one dead letter)."),
+    as_new: bool = typer.Option(
+        False, "--as-new", help="Write the event to the outbox again, as a new row with a new id (layout storage)."
+    ),
     why: str = typer.Option("", "--why", help="The reason, stored with the resolution."),
     yes: bool = YES,
     dry_run: bool = typer.Option(False, "--dry-run", help="Only show which would pass and which would not."),
@@ -80,6 +83,10 @@ def redrive(
     Newer events of the same key may have been published since; consumers then see the redriven event after them. For a
     parked key the pipeline publishes the dead letter first, and then everything that waited behind it.
 
+    With --as-new, the event is not published by this command: it is inserted into the outbox as a new row, with a new
+    id, the same sequence number and the original id as replay_of in its metadata, and the pipeline publishes it. The
+    dead letter is resolved as discarded, with the new id. Run it again if it is killed: no second row is added.
+
     With --letters, records that consumers dead-lettered are written back unchanged to the topic they were read from.
 
     Exit codes: 0 none failed, 1 some still fail, 3 Kafka refused or is unavailable, 4 another redrive has started.
@@ -90,6 +97,7 @@ def redrive(
       tailrace dlq redrive orders.yaml 0-42 --edit --why 'typo in the currency'
       tailrace dlq redrive orders.yaml --type OrderPlaced --since 2h --dry-run
       tailrace dlq redrive orders.yaml --all-open --yes
+      tailrace dlq redrive storage.yaml 0-42 --as-new --yes
       tailrace dlq redrive 0-42 --letters order-summary.dead-letters --bootstrap localhost:9092
     """
     file, ids = ids_first(file, ids, bootstrap)
@@ -109,6 +117,14 @@ def redrive(
         record = publishing.again(sent, edited=changed)
         return RedriveItem(sent, _resolution("redriven", letter, why, topic=record.topic, edited=changed), record)
 
+    new_rows = context.new_rows() if as_new else None
+
+    def prepare_new(letter: DeadLetter) -> RedriveItem:
+        prepare(letter)  # raises Rejected if it would be dead-lettered again
+        sent, changed = replaced.get(letter.id, (letter, False))
+        new_id = new_rows.add(letter, sent.value if changed else None) if new_rows else ""
+        return RedriveItem(sent, _resolution("discarded", letter, why, edited=changed, new_id=new_id), None)
+
     ranges, counted = _count(reader, choice)
     if counted and (edit or payload):
         replaced = _replaced(reader, choice, payload)
@@ -119,6 +135,8 @@ def redrive(
         return _try(reader, choice, ranges, prepare, outcome)
     if not (yes or _confirmed(counted, "Publish", warning=_NEWER)):
         return 1
+    if new_rows is not None:
+        return _act(context, choice, ranges, prepare_new, outcome)
     return _act(context, choice, ranges, prepare, outcome, require=publishing.topic_manager())
 
 

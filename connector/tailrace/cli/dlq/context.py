@@ -31,8 +31,9 @@ from tailrace.event import Record
 from tailrace.kafka.client import KafkaOptions, require_usable
 from tailrace.kafka.tail import ClusterObserver
 from tailrace.kafka.topics import partition_counts
+from tailrace.replay.new_rows import NewRows
 from tailrace.state import offsets
-from tailrace.worker.options import kafka_options
+from tailrace.worker.options import column_map, kafka_options, source_options
 from tailrace.worker.wiring import wire
 
 Require = Callable[[list[str]], None]
@@ -69,6 +70,17 @@ class DlqContext:
             return Publishing(publish_again, lambda: partial(_require_there, offsets.admin_client(self.kafka)))
         wiring = wire(self.settings)
         return Publishing(partial(pass_again, wiring.processor()), lambda: wiring.topic_manager(wiring.admin()).require)
+
+    def new_rows(self) -> NewRows:
+        """Returns what adds rows to the pipeline's outbox. Raises ConfigError if that is not possible."""
+        if self.settings is None:
+            raise ConfigError(
+                "--as-new is given for dead letters of a consumer",
+                why="Their events are in the outbox of a pipeline, and were published.",
+                remedy="Redrive without --as-new.",
+            )
+        columns = column_map(self.settings)
+        return NewRows(source_options(self.settings, columns), self.settings.outbox.layout, columns)
 
 
 class _Cluster(Section):

@@ -29,7 +29,11 @@ class Outcome:
     def sent(self, done: tuple[list[RedriveItem], list[RedriveFailure]]) -> None:
         """Reports a committed batch."""
         for letter, resolution, record in done[0]:
-            self.report(letter, resolution.action, f" to {record.topic}" if record else "", **resolution.to_json())
+            place = f" to {record.topic}" if record else ""
+            action: str = resolution.action
+            if resolution.new_id:
+                place, action = f": {resolution.new_id}", "written as new"
+            self.report(letter, action, place, **resolution.to_json())
         for (letter, _, _), why in done[1]:
             self.failed(letter, "permanent_failure", why.what, why.remedy)
 

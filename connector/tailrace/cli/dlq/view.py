@@ -145,6 +145,7 @@ def unknown(error: TailraceError) -> dict[str, Any]:
 def describe_resolution(resolution: Resolution) -> str:
     """`redriven to shop.orders by ann@host at …: because`."""
     where = f" to {resolution.topic}" if resolution.topic else ""
+    where += f" (written again as {resolution.new_id})" if resolution.new_id else ""
     edited = ", edited" if resolution.edited else ""
     why = f": {resolution.why}" if resolution.why else ""
     return printable(
