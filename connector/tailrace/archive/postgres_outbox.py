@@ -50,7 +50,15 @@ class PostgresArchiveOutbox:
         self._link.query("SET row_security = off")
         self._columns, types = describe_table(self._link, options.table)
         keys = key_columns(self._link, options.table)
-        self._purge = PostgresPurge(self._link, options.table, self._columns, types, keys)
+        self._purge = PostgresPurge(
+            self._link,
+            options.table,
+            self._columns,
+            types,
+            keys,
+            is_marked=options.is_marked,
+            mark_columns=options.mark_columns,
+        )
         require_nameable(options.table, [column.name for column in self._columns])
         # Text that is not valid in the database's encoding is stored as bytes.
         binary = [column.name for column in self._columns] if self._link.text is not None else []

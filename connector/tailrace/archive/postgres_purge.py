@@ -10,13 +10,14 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
+from itertools import compress
 
 from tailrace.archive.backend import PurgeResult
 from tailrace.archive.format import ArchivedRow
 from tailrace.errors import LayoutMismatch, SourceError
-from tailrace.event import Columns
+from tailrace.event import Columns, Row
 from tailrace.sources.postgres.connection import PgConnection
 from tailrace.sources.postgres.snapshot import Snapshot
 from tailrace.sql_names import quote, quote_table, split_table
@@ -43,8 +44,21 @@ class _Page:
 
 class PostgresPurge:
     def __init__(
-        self, link: PgConnection, table: str, columns: Columns, types: dict[str, str], keys: list[str]
+        self,
+        link: PgConnection,
+        table: str,
+        columns: Columns,
+        types: dict[str, str],
+        keys: list[str],
+        *,
+        is_marked: Callable[[Row], bool] | None = None,
+        mark_columns: Collection[str] = (),
     ) -> None:
+        """`mark_columns` may differ from the file: a delivery mark may be written later. A row for which `is_marked`
+        returns True is published, although its transaction id is that of the mark.
+        """
+        self._is_marked = is_marked
+        self._content = [column.name not in mark_columns for column in columns]
         self._link = link
         self._table = table
         self._columns = columns
@@ -143,11 +157,20 @@ class PostgresPurge:
         later: set[int] = set()
         for number, xid, *values in found:
             index = part[int(number or 0) - 1]
-            if tuple(values) != page.expected[index]:
+            if not self._is_same(values, page.expected[index]):
                 changed.add(index)
-            elif not passed.contains(int(xid or 0), before=int(before or 0)):
+            elif not passed.contains(int(xid or 0), before=int(before or 0)) and not self._has_mark(values):
                 later.add(index)
         return changed, later
+
+    def _is_same(self, values: Sequence[str | None], expected: Sequence[str | None]) -> bool:
+        return list(compress(values, self._content)) == list(compress(expected, self._content))
+
+    def _has_mark(self, values: Sequence[str | None]) -> bool:
+        if self._is_marked is None:
+            return False
+        texts = tuple(None if value is None else value.encode("utf-8", "surrogateescape") for value in values)
+        return self._is_marked(Row(self._columns, texts, "", 0))
 
     @property
     def _shown(self) -> str:

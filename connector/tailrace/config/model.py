@@ -299,8 +299,10 @@ class PipelineSettings(Section):
         default=DeadLetterSettings(), description="settings such as `payload: hash`", examples=["{payload: hash}"]
     )
     """What dead letters keep, how long, and who is notified."""
-    marks: Literal["none", "watermark"] = Field(default="none", description="none or watermark", examples=["watermark"])
-    """Delivery marks: none, or a view that shows which rows are published (`watermark`)."""
+    marks: Literal["none", "watermark", "rows"] = Field(
+        default="none", description="none, watermark or rows", examples=["watermark"]
+    )
+    """Delivery marks: none; a view that shows which rows are published (`watermark`); columns of each row (`rows`)."""
     retries: RetrySettings = Field(
         default=RetrySettings(), description="settings such as `maximum: 60`", examples=["{base: 1, maximum: 60}"]
     )

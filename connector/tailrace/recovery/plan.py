@@ -197,6 +197,7 @@ class RecoveryPlanner:
             case.mark.went_back,
             strict,
             getattr(self.backend, "around", None),
+            getattr(self.wiring.database, "is_marked", None),
             on_progress=on_progress,
         )
 

@@ -32,7 +32,8 @@ class SkippedTransaction(Protocol):
 @dataclass(slots=True)
 class RowFilter:
     """`restored`: the database was restored, so ids may have been used twice. `strict`: an undecided row raises an
-    error. `around`: only one transaction was missed, and the log contains the others.
+    error. `around`: only one transaction was missed, and the log contains the others. `is_marked`: whether the delivery
+    mark of a row says that it was published.
     """
 
     processor: EventProcessor
@@ -42,13 +43,15 @@ class RowFilter:
     restored: bool = False
     strict: bool = False
     around: SkippedTransaction | None = None
+    is_marked: Callable[[Row], bool] | None = None
     tally: RecoveryTally = field(default_factory=RecoveryTally)
     on_progress: Callable[[int], None] = lambda _: None
 
     def accept(self, row: Row, transaction: int, created_ms: int | None) -> bool:
         """Returns whether the row must be published."""
         around = self.around
-        if self.rules.has_passed(transaction) or (around is not None and precedes(transaction, around.xid)):
+        marked = self.is_marked is not None and self.rules.since_ms is None and self.is_marked(row)
+        if marked or self.rules.has_passed(transaction) or (around is not None and precedes(transaction, around.xid)):
             self.tally.note(RowDecision.PASSED)
             self.on_progress(self.tally.rows)
             return False

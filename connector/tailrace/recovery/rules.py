@@ -28,7 +28,7 @@ class RowDecision(StrEnum):
     PUBLISHED = "published"
     """On a topic, in the dead letters, or waiting behind a parked key."""
     PASSED = "passed"
-    """A snapshot in the position history shows that the pipeline had passed it."""
+    """A snapshot in the position history, or its delivery mark, shows that the pipeline had passed it."""
     EARLIER = "earlier"
     """Not on Kafka (any more), but created long before the log was lost."""
     OLDER = "older"

@@ -6,6 +6,7 @@ import time
 from collections.abc import Iterable
 from dataclasses import replace
 from importlib.util import find_spec
+from typing import Any
 
 from tailrace.config.model import PipelineSettings
 from tailrace.dlq.parked_keys import state_topic, waiting_topic
@@ -16,6 +17,7 @@ from tailrace.errors import (
 )
 from tailrace.kafka.client import KafkaOptions
 from tailrace.outbox.layouts import INSIDE, ColumnMap, Layout
+from tailrace.outbox.marks.columns import require_mark_columns
 from tailrace.outbox.specs import LAYOUTS, event_columns, layout_map, reader
 from tailrace.pipeline.record_retries import RecordRetries, RetryPolicy, RowColumns
 from tailrace.routing.specs import TopicSpec
@@ -73,6 +75,7 @@ def source_options(
         link_timeout=source.link_timeout,
         adopt=adopt,
         replay_window=ReplayWindow.parse(source.replay_window),
+        **_row_marks(settings),
     )
 
 
@@ -90,6 +93,13 @@ def document_fields(columns: ColumnMap) -> tuple[tuple[str, ...], tuple[str, ...
     mapped = dict(columns.parts())
     required = tuple(dict.fromkeys(mapped[part] for part in REQUIRED if part in mapped))
     return required, tuple(dict.fromkeys(field for field in mapped.values() if field not in required))
+
+
+def _row_marks(settings: PipelineSettings) -> dict[str, Any]:
+    if settings.marks != "rows":
+        return {}
+    marks = require_mark_columns(settings.outbox.layout, settings.outbox.mark_columns)
+    return {"is_marked": marks.is_done, "mark_columns": frozenset(marks.names)}
 
 
 def mongo_options(settings: PipelineSettings, columns: ColumnMap, *, adopt: bool = False) -> MongoOptions:

@@ -29,7 +29,7 @@ from tailrace.kafka.tail import answering, certificate_trouble
 from tailrace.kafka.topic_limits import TopicLimits
 from tailrace.kafka.topic_manager import PartitionWatch, TopicManager
 from tailrace.kafka.topics import partition_counts
-from tailrace.outbox.marks.columns import mark_columns
+from tailrace.outbox.marks.columns import mark_columns, require_mark_columns
 from tailrace.pipeline.loop import RowSource
 from tailrace.pipeline.processor import EventProcessor
 from tailrace.pipeline.record_retries import RecordRetries
@@ -147,7 +147,7 @@ class Wiring:
         settings, database = self.settings, self.database
         if settings.marks == "none" or isinstance(database, MongoOptions):
             return None
-        rows = False
+        rows = settings.marks == "rows"
         columns = mark_columns(settings.outbox.layout, settings.outbox.mark_columns)
         marker = Marker(
             PostgresMarks(database, settings.pipeline, columns, rows=rows),
@@ -328,6 +328,8 @@ def wire(settings: PipelineSettings, *, adopt: bool = False, warn: Callable[[str
             why="The documents of a collection have no transaction ids that a watermark could be compared with.",
             remedy="Remove it.",
         )
+    if settings.marks == "rows":
+        require_mark_columns(settings.outbox.layout, settings.outbox.mark_columns)
     view = routing_view(settings.pipeline, columns)
     specs = load_topics(settings.topics.folder, view) if settings.topics.folder else []
     kafka = kafka_options(settings)

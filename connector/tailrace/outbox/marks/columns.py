@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from enum import Enum
 
 from tailrace.errors import ConfigError
+from tailrace.event import Row
 
 
 class Value(Enum):
@@ -51,6 +52,13 @@ class MarkColumns:
     def names(self) -> tuple[str, ...]:
         """All mark columns."""
         return tuple(dict.fromkeys((self.status, *self.published, *self.dead_lettered)))
+
+    def is_done(self, row: Row) -> bool:
+        """Returns whether the mark of a row says that it is published."""
+        for column, value in zip(row.columns, row.values, strict=False):
+            if column.name == self.status:
+                return value == (self.done.encode() if isinstance(self.done, str) else b"t")
+        return False
 
     def renamed(self, names: Mapping[str, str]) -> MarkColumns:
         """Returns the columns under the names of a table; `names` maps the layout's names to others."""

@@ -180,6 +180,34 @@ def mark_dead_lettered(table: str, id_column: str, id_type: str, columns: MarkCo
     )
 
 
+def copy_dead_lettered(table: str, copies: str, id_column: str, id_type: str, shared: Iterable[str]) -> str:
+    """Parameters: arrays of ids, positions, reasons and errors. Copies each row once for each of its dead letters.
+
+    `copies` is the suffix of the table of dead letters (layout `storage`); `shared` are the columns that both have.
+    """
+    schema, name = split_table(table)
+    names = ", ".join(map(quote, shared))
+    values = ", ".join(f"o.{quote(each)}" for each in shared)
+    return (
+        f"INSERT INTO {quote(schema)}.{quote(name + copies)} "  # noqa: S608 - quoted
+        f"({names}, dlq_id, dlq_reason, failure_details, original_outbox_id) SELECT {values}, "
+        "'dlq_' || md5(k.id::text || ' ' || k.position), k.reason, "
+        f"jsonb_build_object('explanation', k.error, 'position', k.position), o.{quote(id_column)} "
+        f"FROM {quote_table(table)} o, unnest($1::{id_type}[], $2::text[], $3::text[], $4::text[]) "
+        f"AS k (id, position, reason, error) WHERE o.{quote(id_column)} = k.id ON CONFLICT (dlq_id) DO NOTHING"
+    )
+
+
+def note_redriven(table: str, copies: str) -> str:
+    """Parameter: an array of ids. Notes in the copies of these rows that their events were published later."""
+    schema, name = split_table(table)
+    return (
+        f"UPDATE {quote(schema)}.{quote(name + copies)} SET recovery_instructions = recovery_instructions || "  # noqa: S608
+        "jsonb_build_object('replayed_at', now()) WHERE original_outbox_id = ANY ($1::text[]) "
+        "AND NOT recovery_instructions ? 'replayed_at'"
+    )
+
+
 def pending(columns: MarkColumns) -> str:
     """Returns the condition that a row of the outbox `o` is not marked as published."""
     return f"o.{quote(columns.status)} IS DISTINCT FROM {constant(columns.done)}"

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from tailrace.errors import NoOutboxTable
+from tailrace.event import Row
 from tailrace.positions.postgres import LsnPosition
 from tailrace.sources.postgres.connection import PgConnection
 from tailrace.sources.postgres.replay_window import NO_WINDOW, ReplayWindow
@@ -42,6 +44,10 @@ class PostgresOptions:
     link_timeout: float = 30.0
     adopt: bool = False
     replay_window: ReplayWindow = NO_WINDOW
+    is_marked: Callable[[Row], bool] | None = None
+    """With row marks, whether the mark of a row says that it is published: its transaction id is that of the mark."""
+    mark_columns: frozenset[str] = frozenset()
+    """With row marks, the columns that change after a row is published."""
     past: tuple[LsnPosition, ...] = ()
     """Earlier positions of the pipeline, from its position history."""
     messages: MessageOptions | None = None

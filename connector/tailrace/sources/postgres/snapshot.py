@@ -105,16 +105,19 @@ class TableReader:
         whole: bool = True,
         moves: bool = False,
         without: Snapshot | None = None,
+        is_marked: Callable[[Row], bool] | None = None,
     ) -> None:
         """`exported` names the slot's snapshot in the first session; later sessions filter by the stored one.
 
         `within` limits the rows by the column `timestamp` (ms); `keeps` decides for each row whether it is wanted;
         `untimed_ms` is the time of rows without one, instead of now. `whole`: raise if rows of the snapshot may be
         missing because the table was rewritten. `moves`: rows may move between partitions. `without`: leave out the
-        rows of this snapshot.
+        rows of this snapshot. `is_marked`: rows for which it returns True belong to the stored snapshot, although
+        their delivery mark has given them a later transaction id.
         """
         self._whole = whole
         self._without = without
+        self._is_marked = is_marked
         self._untimed_ms = time.time_ns() // 1_000_000 if untimed_ms is None else untimed_ms
         self._link = link
         self._start = start
@@ -167,7 +170,8 @@ class TableReader:
         rows: list[Row] = []
         for xmin, tableoid, committed_ms, *rest in fetched:
             xid = self._entered(int(xmin or 0), int(tableoid or 0))
-            if self._filter is not None and not self._filter.contains(xid, before=self._before):
+            later = self._filter is not None and not self._filter.contains(xid, before=self._before)
+            if later and self._is_marked is None:
                 continue
             if self._without is not None and self._without.contains(xid, before=self._before):
                 continue
@@ -183,6 +187,8 @@ class TableReader:
             row = Row(columns, values, position, int(committed_ms or self._untimed_ms))
             if rest[self._keys] == "t":
                 row = oversized_row(self._columns, values, position, row.committed_ms)
+            if later and self._is_marked is not None and not self._is_marked(row):
+                continue
             created_ms = None if committed_ms is None else int(committed_ms)
             if self._keeps is None or self._keeps(row, xid, created_ms):
                 self._rows += 1
@@ -210,7 +216,8 @@ class TableReader:
     ) -> None:
         schema, name = split_table(table)
         self._columns, types = require_order(self._link, table, order_by, timestamp)
-        if after is None or len(after) > len(order_by):
+        # Marks change the transaction of a row, so a read could not be resumed in that order.
+        if self._is_marked is None and (after is None or len(after) > len(order_by)):
             order_by = reading_order(order_by, types)
         self._keys = len(order_by)
         names = {column: f"o.{quote(column)}" for column in order_by}

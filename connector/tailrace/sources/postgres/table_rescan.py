@@ -145,6 +145,7 @@ class TableRescan(BoundedSource):
             whole=False,
             # Rows from before the first start were never published.
             without=Snapshot.parse(start.begun) if start.begun else None,
+            is_marked=options.is_marked,
         )
         return start
 

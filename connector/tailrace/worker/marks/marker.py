@@ -171,8 +171,9 @@ class Marker:
             self._open(stored)
         with self._lock:
             queue, self._queue = self._queue, Changes()
-            self._behind = self._behind or self._overflowed
-            self._overflowed = False
+            if self._overflowed:
+                # An older probe may lie before the events whose ids were dropped.
+                self._behind, self._overflowed, self._pending = True, False, None
         if queue.size or self._covered != self._batches:
             failpoints.reached(failpoints.MARKS_PENDING)
         try:

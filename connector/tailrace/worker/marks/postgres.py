@@ -49,6 +49,7 @@ class PostgresMarks:
         self._marked = ""
         self._system_id = ""
         self._id_type = "text"
+        self._copied_columns: list[str] = []
 
     def open(self, began: Position) -> bool:
         self.close()
@@ -113,6 +114,17 @@ class PostgresMarks:
                 remedy="Add it to the table, name the table's own column in outbox.mark_columns, or set marks: "
                 "watermark.",
             )
+        if columns.copies is not None:
+            self._copied_columns = self._require_copies(link, columns.copies, present)
+        if options.halt_on_change and link.query(
+            "SELECT 1 FROM pg_publication WHERE pubname = $1 AND pubupdate", [options.publication]
+        ):
+            raise MarksRefused(
+                f"the publication {options.publication} sends updates, and source.on_change is `halt`",
+                why="The pipeline would stop at its own marks. No marks are written; events are published.",
+                remedy=f"ALTER PUBLICATION {quote(options.publication)} SET (publish = 'insert'); then start once with "
+                "--adopt; or set source.on_change: ignore.",
+            )
         ((may,),) = link.query(
             "SELECT bool_and(has_column_privilege(format('%I.%I', $1::text, $2::text), n, 'UPDATE')) "
             "FROM unnest($3::text[]) AS n",
@@ -127,6 +139,25 @@ class PostgresMarks:
                 remedy=f"GRANT UPDATE ({names}) ON {quote_table(options.table)} TO {who}; or set marks: "  # noqa: S608
                 "watermark.",
             )
+
+    def _require_copies(self, link: PgConnection, suffix: str, present: dict[str, str]) -> list[str]:
+        """Returns the columns that the outbox and its table of dead letters share."""
+        schema, name = split_table(self._options.table)
+        found = link.query(
+            "SELECT attname, has_table_privilege(attrelid, 'INSERT') AND has_table_privilege(attrelid, 'UPDATE') "
+            "FROM pg_attribute WHERE attrelid = to_regclass(format('%I.%I', $1::text, $2::text)) "
+            "AND attnum > 0 AND NOT attisdropped",
+            [schema, name + suffix],
+        )
+        if not found or found[0][1] != "t":
+            raise MarksRefused(
+                f"the table {schema}.{name}{suffix} is missing, or may not be written to",
+                why="A dead-lettered row is copied there in the transaction of its mark. Events are published all the "
+                "same.",
+                remedy=f"Create it as `tailrace outbox ddl --layout storage` shows, and GRANT SELECT, INSERT, UPDATE "
+                f"ON it TO {quote(link.pgconn.user.decode())}.",
+            )
+        return [str(column) for column, _ in found if str(column) in present]
 
     def end_of(self, position: Position) -> tuple[int, ...]:
         assert isinstance(position, LsnPosition)  # noqa: S101 - of the same kind as the options
@@ -212,13 +243,22 @@ class PostgresMarks:
             [self._pipeline, *(sql.array(each[at] for each in undelivered) for at in range(4))],
         )
         failed = [each for each in undelivered if each.reason != WAITING]
-        if self._rows and self._columns is not None and failed:
+        columns = self._columns
+        if not self._rows or columns is None or not failed:
+            return
+        link.query(
+            sql.mark_dead_lettered(options.table, options.id_column, self._id_type, columns),
+            [
+                sql.array(each.event_id for each in failed),
+                sql.array(f"{each.reason}: {each.error}" for each in failed),
+            ],
+        )
+        if columns.copies is not None:
             link.query(
-                sql.mark_dead_lettered(options.table, options.id_column, self._id_type, self._columns),
-                [
-                    sql.array(each.event_id for each in failed),
-                    sql.array(f"{each.reason}: {each.error}" for each in failed),
-                ],
+                sql.copy_dead_lettered(
+                    options.table, columns.copies, options.id_column, self._id_type, self._copied_columns
+                ),
+                [sql.array(each[at] for each in failed) for at in range(4)],
             )
 
     def keep_waiting(self, event_ids: Sequence[str]) -> None:
@@ -240,6 +280,8 @@ class PostgresMarks:
         ids = self._remove(link, "position", positions)
         if self._rows and self._columns is not None and ids:
             self._mark(link, self._columns, ids)
+            if self._columns.copies is not None:
+                link.query(sql.note_redriven(self._options.table, self._columns.copies), [sql.array(ids)])
 
     def _remove(self, link: PgConnection, column: str, values: Sequence[str]) -> list[str]:
         found = link.query(sql.remove_undelivered(self._options.table, column), [self._pipeline, sql.array(values)])
