@@ -58,6 +58,7 @@ def all_marked(shop: Shop, condition: str = "true") -> None:
     )
 
 
+@pytest.mark.slow
 def test_marks_are_complete_after_kills_and_publish_nothing(marked: Shop) -> None:
     """kill -9 at every failpoint of marks, one after the other, and then a queue that overflows."""
     shop = marked
@@ -153,6 +154,7 @@ def test_a_locked_table_and_a_missing_privilege_delay_marks_and_not_events(marke
     assert connector.running
 
 
+@pytest.mark.slow
 def test_commands_that_read_transaction_ids_stay_right(marked: Shop, tailrace: Tailrace, tmp_path: Path) -> None:
     """A mark changes the transaction id of its row: `verify`, `recover` and the archive take it as evidence."""
     shop = marked
@@ -186,6 +188,7 @@ def test_commands_that_read_transaction_ids_stay_right(marked: Shop, tailrace: T
     assert {str(event) for (event,) in shop.execute("SELECT id FROM outbox")} == {recent, missed}
 
 
+@pytest.mark.slow
 def test_a_standby_takes_no_marks(kafka: KafkaBroker, tmp_path: Path) -> None:
     with open_pair("16", kafka, tmp_path) as pair:
         shop = pair.shop

@@ -146,6 +146,7 @@ def test_killed_while_the_watermark_is_written(shop: Shop, point: str) -> None:
     assert all(found[event][1] for event in bad)
 
 
+@pytest.mark.slow
 def test_events_that_wait_behind_a_parked_key_are_not_processed(parking: Shop) -> None:
     parking.configure(marks="watermark")
     started(parking)

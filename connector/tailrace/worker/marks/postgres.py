@@ -122,8 +122,7 @@ class PostgresMarks:
             raise MarksRefused(
                 f"the publication {options.publication} sends updates, and source.on_change is `halt`",
                 why="The pipeline would stop at its own marks. No marks are written; events are published.",
-                remedy=f"ALTER PUBLICATION {quote(options.publication)} SET (publish = 'insert'); then start once with "
-                "--adopt; or set source.on_change: ignore.",
+                remedy="Set source.on_change: ignore.",
             )
         ((may,),) = link.query(
             "SELECT bool_and(has_column_privilege(format('%I.%I', $1::text, $2::text), n, 'UPDATE')) "
