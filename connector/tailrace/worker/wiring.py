@@ -322,14 +322,7 @@ class Wiring:
 def wire(settings: PipelineSettings, *, adopt: bool = False, warn: Callable[[str], None] = lambda _: None) -> Wiring:
     """Reads schemas and topic rules, and raises for settings that cannot work, without asking a server."""
     columns = column_map(settings)
-    if settings.marks != "none" and settings.source.mongo is not None:
-        raise ConfigError(
-            f"`marks: {settings.marks}` is for Postgres",
-            why="The documents of a collection have no transaction ids that a watermark could be compared with.",
-            remedy="Remove it.",
-        )
-    if settings.marks == "rows":
-        require_mark_columns(settings.outbox.layout, settings.outbox.mark_columns)
+    _require_markable(settings)
     view = routing_view(settings.pipeline, columns)
     specs = load_topics(settings.topics.folder, view) if settings.topics.folder else []
     kafka = kafka_options(settings)
@@ -347,3 +340,23 @@ def wire(settings: PipelineSettings, *, adopt: bool = False, warn: Callable[[str
         PipelineRules(settings.rules) if settings.rules.checks else None,
         record_retries(settings),
     )
+
+
+def _require_markable(settings: PipelineSettings) -> None:
+    """Raises if the outbox can have no delivery marks of the kind that the settings ask for."""
+    if settings.marks == "none":
+        return
+    if settings.source.mongo is not None:
+        raise ConfigError(
+            f"`marks: {settings.marks}` is for Postgres",
+            why="The documents of a collection have no transaction ids that a watermark could be compared with.",
+            remedy="Remove it.",
+        )
+    if settings.source.messages is not None:
+        raise ConfigError(
+            f"`marks: {settings.marks}` needs an outbox table",
+            why="The events of this pipeline are messages, and there is nothing to mark.",
+            remedy="Remove it.",
+        )
+    if settings.marks == "rows":
+        require_mark_columns(settings.outbox.layout, settings.outbox.mark_columns)
