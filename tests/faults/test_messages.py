@@ -183,3 +183,32 @@ def test_publications_and_databases_that_do_not_fit(
     other = message_shop(postgres, kafka, tmp_path / "latin", encoding="LATIN1")
     other.start(wait=False).failed("AccessRefused")
     close_shop(other)
+
+
+@pytest.mark.slow
+def test_rewinding_and_a_lost_slot(messages: MessageShop, tailrace: Tailrace) -> None:
+    """Messages that the log still has are published again by a rewind; without the slot, it continues with --adopt."""
+    shop = messages
+    shop.configure(source={"replay_window": "1 h"})
+    connector = shop.start()
+    shop.emit(*(content(f"e-{number}", "k", PAYLOAD) for number in range(3)))
+    wait_until(lambda: len(shop.published()) == 3, 60, what="the events")
+    assert connector.stop() == 0
+    assert all(each["state"] != "FAIL" for each in tailrace("check", shop.file)["checks"])
+    place = shop.folder / "plan.json"
+    tailrace("replay", "plan", shop.file, "--from", "event:e-1", "--in-place", "--output", place)
+    tailrace("replay", "apply", place)
+    connector = shop.start()
+    wait_until(lambda: len(shop.published()) == 6, 60, what="the events of the same transaction once more")
+    assert connector.stop() == 0
+    shop.execute("SELECT pg_drop_replication_slot(%s)", shop.slot)
+    shop.emit(content("lost", "k", PAYLOAD))
+    shop.start(wait=False).failed("SlotMissing")
+    refused = tailrace("recover", "plan", shop.file, code=2)
+    assert refused["error"] == "NoOutboxTable"
+    create = refused["remedy"].partition("no slot: ")[2].partition(";")[0]
+    shop.execute(create)
+    shop.start("--adopt")
+    shop.emit(content("e-3", "k", PAYLOAD))
+    wait_until(lambda: len(shop.published()) == 7, 60, what="the next event")
+    assert shop.published()[-1].id == "e-3"
