@@ -180,12 +180,14 @@ def starter_files(name: str, outbox: Outbox) -> dict[Path, str]:
     }
 
 
-def setup_script(name: str, outbox: Outbox, role: str) -> str:
+def setup_script(name: str, outbox: Outbox, role: str, *, by_day: bool = False) -> str:
     """Returns the SQL, or the commands for mongosh, that create the outbox and a role (a user) that tails it."""
     require_name(name)
     if not outbox.is_mongo:
         split_table(outbox.place)
-        return outbox_ddl(outbox.layout, outbox.place, role, slot_name(name))
+        return outbox_ddl(outbox.layout, outbox.place, role, slot_name(name), by_day=by_day)
+    if by_day:
+        raise ConfigError("--by-day is for Postgres: MongoDB has no partitions", remedy="Leave it out.")
     database, collection = _split_collection(outbox.place)
     columns = layout_map(outbox.layout, "mongo")
     commands = [

@@ -10,6 +10,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 from hashlib import blake2b
 
+from tailrace.outbox.daily import partitions_ddl, with_time_in_key
 from tailrace.outbox.layouts import DEBEZIUM, INSIDE, ColumnMap
 from tailrace.outbox.specs import LAYOUTS, TableColumn
 from tailrace.sql_names import NAME_BYTES, quote, quote_table, split_table
@@ -43,17 +44,21 @@ _PARTIAL: dict[tuple[str, tuple[str, ...]], str] = {
 """Conditions of indexes that cover only rows that are not delivered."""
 
 
-def outbox_ddl(layout: str, table: str, role: str, publication: str) -> str:
-    """Returns the SQL for the table of a named layout, for the role that tails it, and for the publication."""
+def outbox_ddl(layout: str, table: str, role: str, publication: str, *, by_day: bool = False) -> str:
+    """Returns the SQL for the table of a named layout, for the role that tails it, and for the publication.
+
+    `by_day`: the table is partitioned by the day of its rows.
+    """
     if layout == "debezium":
         # A time that the row carries itself orders a first read; Debezium's table has none.
-        created = table_ddl(table, replace(DEBEZIUM, timestamp="created_at"))
+        created = table_ddl(table, replace(DEBEZIUM, timestamp="created_at"), by_day=by_day)
     else:
-        created = layout_ddl(layout, table)
-    return f"{created}\n{grants_ddl(table, role, publication)}"
+        created = layout_ddl(layout, table, by_day=by_day)
+    partitions = partitions_ddl(table) if by_day else ""
+    return f"{created}{partitions}\n{grants_ddl(table, role, publication)}"
 
 
-def table_ddl(table: str, column_map: ColumnMap = DEBEZIUM) -> str:
+def table_ddl(table: str, column_map: ColumnMap = DEBEZIUM, *, by_day: bool = False) -> str:
     """Returns the CREATE TABLE statement for a table with these columns."""
     columns = [
         (column_map.id, "uuid PRIMARY KEY"),
@@ -72,17 +77,21 @@ def table_ddl(table: str, column_map: ColumnMap = DEBEZIUM) -> str:
     return f"""\
 -- A service inserts here in the same transaction as its business rows: both are committed, or neither.
 -- A NULL payload is a tombstone. Rows may be deleted at any time: only inserts are published.
-{_create(table, defined.items())}"""
+{_create(table, defined.items(), column_map.timestamp or "created_at" if by_day else None)}"""
 
 
-def layout_ddl(layout: str, table: str) -> str:
+def layout_ddl(layout: str, table: str, *, by_day: bool = False) -> str:
     """Returns the statements for the tables and indexes of a named layout."""
     columns = LAYOUTS[layout].table
     rows = """\
 -- A service inserts here in the same transaction as its business rows: both are committed, or neither.
 -- Only inserts are published: the columns about delivery may be updated, and rows deleted, at any time.
 """
-    parts = [rows + _create(table, _named(columns)), *(_index(layout, table, names) for names in _INDEXES[layout])]
+    time = LAYOUTS[layout].columns.timestamp if by_day else None
+    parts = [
+        rows + _create(table, _named(columns), time),
+        *(_index(layout, table, names) for names in _INDEXES[layout]),
+    ]
     if layout == "storage":
         parts += [*_dead_letters(table, columns), *_wal(table), _counters(table)]
     return "".join(parts)
@@ -154,21 +163,25 @@ def _counters(table: str) -> str:
 
 def _version_column(column_map: ColumnMap) -> tuple[str | None, str]:
     column, inside, _ = (column_map.version or "").partition(INSIDE)
-    return column or None, "jsonb" if inside else "integer"
+    return column or None, "jsonb" if inside else "varchar(32)"
 
 
 def _named(columns: Iterable[TableColumn]) -> list[tuple[str, str]]:
     return [(column.name, column.definition) for column in columns]
 
 
-def _create(table: str, columns: Iterable[tuple[str, str]]) -> str:
-    return _create_quoted(quote_table(table), columns)
+def _create(table: str, columns: Iterable[tuple[str, str]], by: str | None = None) -> str:
+    """`by` is the column that the table is partitioned by, if it is."""
+    if by is None:
+        return _create_quoted(quote_table(table), columns)
+    plain, key = with_time_in_key(list(columns), by)
+    return _create_quoted(quote_table(table), plain, key, ending=f" PARTITION BY RANGE ({quote(by)})")
 
 
-def _create_quoted(table: str, columns: Iterable[tuple[str, str]], *further: str) -> str:
+def _create_quoted(table: str, columns: Iterable[tuple[str, str]], *further: str, ending: str = "") -> str:
     lines = [*(f"{quote(name)} {definition}" for name, definition in columns), *further]
     body = ",\n".join(f"    {line}" for line in lines)
-    return f"CREATE TABLE IF NOT EXISTS {table} (\n{body}\n);\n"
+    return f"CREATE TABLE IF NOT EXISTS {table} (\n{body}\n){ending};\n"
 
 
 def _index(layout: str, table: str, columns: tuple[str, ...]) -> str:

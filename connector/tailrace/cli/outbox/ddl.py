@@ -17,6 +17,9 @@ def ddl(
         None, "--collection", help="The outbox collection, in MongoDB. Default for the layout document: shop.outbox."
     ),
     role: str = typer.Option(ROLE, "--role", help="The role (in MongoDB the user) that tails the outbox."),
+    by_day: bool = typer.Option(
+        False, "--by-day", help="Partition the table by day, with partitions for the next days. Run it every day."
+    ),
     name: str = typer.Option("orders", "--name", help="The pipeline's name, for its publication: a-z, 0-9, _ and -."),
 ) -> None:
     """Print the set-up of an outbox: table, indexes, publication, role and grants.
@@ -27,7 +30,8 @@ def ddl(
     Examples:
       tailrace outbox ddl --layout streams --table public.outbox_events | psql
       tailrace outbox ddl --layout storage --role connector --name billing > outbox.sql
+      tailrace outbox ddl --by-day | psql
       tailrace outbox ddl --layout document --collection shop.outbox > outbox.js
     """
     outbox = chosen_outbox(layout, mongo=False, table=table, collection=collection)
-    say(setup_script(name, outbox, role).rstrip("\n"))
+    say(setup_script(name, outbox, role, by_day=by_day).rstrip("\n"))

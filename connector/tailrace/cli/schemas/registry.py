@@ -90,7 +90,8 @@ def diff(
             own = [entry for entry in entries if entry.subject == subject]
             ours = {entry.found.number if entry.found else number_in(client, entry) for entry in own}
             only = [number for number in client.numbers(subject) if number not in ours]
-            differences += [{"subject": subject, "version": str(each), "is": "only in the registry"} for each in only]
+            versions = [str(client.version(subject, number)) for number in only]
+            differences += [{"subject": subject, "version": each, "is": "only in the registry"} for each in versions]
     if as_json:
         emit_json({"differences": differences})
     else:

@@ -24,6 +24,14 @@ def test_prints_the_sql_of_a_layout(capsys: pytest.CaptureFixture[str], layout: 
     assert printed == outbox_ddl(layout, "shop.events", "reader", "tailrace_my_pipeline")
 
 
+def test_prints_a_table_by_day(capsys: pytest.CaptureFixture[str]) -> None:
+    code, printed = run(capsys, "--by-day")
+    assert code == 0
+    assert 'PRIMARY KEY ("id", "created_at")' in printed
+    assert ') PARTITION BY RANGE ("created_at");' in printed
+    assert "ATTACH PARTITION" in printed
+
+
 def test_prints_commands_for_mongosh(capsys: pytest.CaptureFixture[str]) -> None:
     code, printed = run(capsys, "--layout", "document", "--collection", "shop.events", "--role", "reader")
     assert code == 0
@@ -37,6 +45,7 @@ def test_prints_commands_for_mongosh(capsys: pytest.CaptureFixture[str]) -> None
         (["--layout", "tables"], "Choose one of"),
         (["--layout", "storage", "--collection", "shop.outbox"], "a table in Postgres"),
         (["--table", "a.b.c"], "schema.table"),
+        (["--collection", "shop.outbox", "--by-day"], "MongoDB has no partitions"),
         (["--name", "Orders!"], "--name orders"),
     ],
 )
