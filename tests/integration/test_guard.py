@@ -16,8 +16,9 @@ from tailrace.codegen.guard.shape import shapes_of
 from tailrace.codegen.guard.sql import Guard
 from tailrace.errors import Rejected
 from tailrace.event import JSONB, TEXT, Column, Row
-from tailrace.outbox.ddl import table_ddl
+from tailrace.outbox.ddl import layout_ddl, table_ddl
 from tailrace.outbox.layouts import DEBEZIUM, Layout
+from tailrace.outbox.specs import LAYOUTS, layout_map
 from tailrace.schema_versions import Version
 from tailrace.schemas.compiled import SchemaSet
 from tailrace.schemas.json_schema import DRAFTS, CompiledJsonSchema
@@ -205,6 +206,17 @@ def test_a_table_of_another_layout_is_refused(table: Connection) -> None:
     assert "--layout" in (caught.value.diag.message_hint or "")
 
 
+@pytest.mark.parametrize("layout", ["document", "streams", "storage"])
+def test_tables_of_every_layout_are_guarded(table: Connection, layout: str) -> None:
+    table.execute(layout_ddl(layout, "public.events"))
+    table.execute(guard(table="public.events", columns=layout_map(layout, "postgres")).create())
+    filled = [column.name for column in LAYOUTS[layout].table if column.rest in ("PRIMARY KEY", "NOT NULL")]
+    filled += [] if "payload" in filled or layout == "storage" else ["payload"]
+    values = ", ".join("'1'" for _ in filled)
+    with pytest.raises(psycopg.errors.CheckViolation, match="no schema for the event type '1'"):
+        table.execute(f"INSERT INTO events ({', '.join(filled)}) VALUES ({values})")
+
+
 # Never stricter than the validator.
 
 COLUMNS = tuple(
@@ -227,21 +239,22 @@ RULES = st.fixed_dictionaries(
         "required": st.lists(KEYS, max_size=2, unique=True),
         "minimum": st.integers(-3, 3),
         "maxProperties": st.integers(0, 3),
-        "$ref": st.just("#/definitions/any"),
+        "$ref": st.sampled_from(["#/definitions/any", "#/definitions/own", "#/definitions/own/properties/a"]),
     },
 )
 DOCUMENTS = st.builds(
-    lambda rules, properties, draft, more: {
+    lambda rules, properties, draft, more, own: {
         **rules,
         **({"properties": properties} if properties else {}),
         **({more[0]: [more[1]]} if more else {}),
         "$schema": draft,
-        "definitions": {"any": {}},
+        "definitions": {"any": {}, "own": {**own, "properties": {"a": {"type": "string"}}}},
     },
     RULES,
     st.dictionaries(KEYS, RULES | st.booleans(), max_size=3),
     st.sampled_from(DRAFTS[:4]),
     st.none() | st.tuples(st.sampled_from(["allOf", "anyOf", "oneOf"]), RULES),
+    RULES,
 )
 
 

@@ -69,7 +69,8 @@ def guard(
 def _guard_of(settings: PipelineSettings) -> Guard:
     if settings.source.table is None:
         raise ConfigError(
-            "a guard is a trigger of Postgres, and the pipeline reads from MongoDB",
+            "a guard is a trigger of a table in Postgres, and the pipeline reads from "
+            + ("messages in the log" if settings.source.messages else "MongoDB"),
             remedy="Have the service add events with tailrace.outbox, which validates them.",
         )
     columns, schemas = column_map(settings), settings.schemas

@@ -43,6 +43,30 @@ def compiled(document: Any, version: int = 1) -> CompiledJsonSchema:
             },
             Shape(fields={"b": frozenset({"string"})}),
         ),
+        (
+            {"$schema": DRAFT_7, "$ref": "#/definitions/a~1b", "definitions": {"a/b": {"type": "object"}}},
+            Shape(OBJECT),
+        ),
+        (
+            {
+                "allOf": [{"type": ["object", "null"], "required": ["a"]}, {"$ref": "#/$defs/b"}],
+                "properties": {"b": {"$ref": "#/$defs/text"}},
+                "$defs": {
+                    "b": {"type": "object", "required": ["b"], "properties": {"b": {"type": ["string", "null"]}}},
+                    "text": {"type": "string"},
+                },
+            },
+            Shape(OBJECT, frozenset({"a", "b"}), {"b": frozenset({"string"})}),
+        ),
+        # Nothing satisfies these: the validator says so.
+        ({"type": "string", "allOf": [{"type": "number"}]}, Shape()),
+        # References that go round in circles, or into an inner document, add no rule.
+        ({"$ref": "#/$defs/a", "$defs": {"a": {"$ref": "#/$defs/a"}}}, Shape()),
+        (
+            {"$schema": DRAFT_7, "$ref": "#/definitions/a", "definitions": {"a": {"$ref": "#/definitions/a"}}},
+            Shape(),
+        ),
+        ({"properties": {"a": {"$id": "a", "$ref": "#/$defs/b", "$defs": {"b": {}}}}, "$defs": {"b": False}}, Shape()),
     ],
 )
 def test_shapes(document: Any, shape: Shape) -> None:
