@@ -72,7 +72,7 @@ class RuleSettings(Section):
     timeout: Seconds = Field(
         default=1, ge=0.01, le=10, description="seconds, from 0.01 to 10", examples=["1"], allow_inf_nan=False
     )
-    """Seconds that the rules of one event may take. An event whose rule takes longer is dead-lettered with the reason
+    """Seconds that one rule may take for one event. An event whose rule takes longer is dead-lettered with the reason
     `processing_timeout`."""
     sequence: SequenceSettings | None = Field(
         default=None,

@@ -20,7 +20,7 @@ from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, TypeVar
 
-from tailrace import backoff
+from tailrace.backoff import Backoff
 from tailrace.errors import ConfigError, PositionMoved
 from tailrace.projections.core.apply import BatchResult, StoredOffsetMoved
 from tailrace.projections.core.decoding import Decode, decode_json
@@ -52,6 +52,7 @@ class Projection:
       a rebuild, which applies them ("rebuild");
     - `versions`: events carry versions of their entities; the functions `entity` and `version` return both;
     - `give_up`: the worker exits after so many seconds without its database, or without progress (300);
+    - `backoff`: the delays between attempts (`Backoff(base=1, maximum=60, multiplier=2, jitter=0.25)`, in seconds);
     - `keep_markers`: how many days markers are kept, None for ever (30);
     - `start`: where to start in a topic that was never read ("earliest").
     """
@@ -76,6 +77,7 @@ class Projection:
         on_replay: OnReplay = Settings.on_replay,
         give_up: float = Settings.give_up,
         keep_markers: float | None = 30.0,
+        backoff: Backoff = Settings.backoff,
     ) -> None:
         self.name = name or str(app.conf.id)
         if not topics:
@@ -116,6 +118,7 @@ class Projection:
                 versions=versions,
                 give_up=give_up,
                 keep_markers=None if keep_markers is None else keep_markers * DAY,
+                backoff=backoff,
             ),
             entity or key_of,
             version,
@@ -158,7 +161,7 @@ class Projection:
                 if not self.store.is_transient(error) or time.monotonic() - since > self.spec.settings.give_up:
                     raise
                 retries += 1
-                seconds = backoff.delay(retries)
+                seconds = self.spec.settings.backoff.delay(retries)
                 self._log(logging.WARNING, "waiting", error=log_text(error), retry_in=round(seconds, 1))
                 await asyncio.sleep(seconds)
 
@@ -246,7 +249,7 @@ class Projection:
                 if time.monotonic() - began > self.spec.settings.give_up:
                     raise
                 self._log(logging.WARNING, "a dead letter cannot be written yet", error=log_text(error))
-                await asyncio.sleep(backoff.delay(attempt))
+                await asyncio.sleep(self.spec.settings.backoff.delay(attempt))
             else:
                 break
         self._log(

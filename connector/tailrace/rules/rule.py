@@ -126,19 +126,19 @@ class RuleSet:
         return None
 
     def require(self, event: RuleEvent, limit: float | None = None) -> None:
-        """Raises Rejected if a rule rejects the event, raises an error, or took longer than `limit` seconds.
+        """Raises Rejected if a rule rejects the event, raises an error, or takes longer than `limit` seconds.
 
         The rules run in the calling thread, which nothing interrupts: `limit` is compared afterwards. So a rule that is
         too slow for the connector is noticed in the service, where the event can still be refused.
         """
-        began = monotonic()
-        verdict = self.check(event)
-        took = monotonic() - began
-        if verdict is None and limit is not None and took > limit:
-            names = ", ".join(self._patterns.of_type(event.type))
-            verdict = Verdict("timed_out", names, f"it took {took:.2f} s, and {limit:g} s are allowed")
-        if verdict is not None:
-            raise verdict.rejection()
+        for name in self._patterns.of_type(event.type):
+            began = monotonic()
+            verdict = run(name, self._functions[name], event)
+            took = monotonic() - began
+            if verdict is None and limit is not None and took > limit:
+                verdict = Verdict("timed_out", name, f"it took {took:.2f} s, and {limit:g} s are allowed")
+            if verdict is not None:
+                raise verdict.rejection()
 
 
 def run(name: str, rule: Rule, event: RuleEvent) -> Verdict | None:

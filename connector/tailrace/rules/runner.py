@@ -32,6 +32,7 @@ SLICES = 10
 """The limit is waited for in so many parts: then a pause of the whole machine does not use it up."""
 SLACK_SECONDS = 0.1
 ASK_SECONDS = 1.0
+MAX_ANSWER = 64 * 1024 * 1024
 SUSPEND_AFTER = 3
 SUSPEND_SECONDS = 60.0
 
@@ -53,7 +54,7 @@ class RuleRunner:
     """The rules of a pipeline. Belongs to one thread."""
 
     def __init__(self, checks: Mapping[str, Sequence[str]], *, limit: float, folder: Path | None = None) -> None:
-        """`checks` maps patterns of event types to names of rules; `limit` is in seconds, for one event."""
+        """`checks` maps patterns of event types to names of rules; `limit` is in seconds, for one rule and event."""
         self._checks = {pattern: list(names) for pattern, names in checks.items()}
         self._limit = limit
         self._folder = folder
@@ -121,6 +122,8 @@ class RuleRunner:
         one_by_one = False
         while left:
             left = [index for index in left if not self._is_suspended(events[index], index, verdicts)]
+            if not left:
+                break
             try:
                 self.start()
                 self._exchange(events, left, verdicts, one_by_one=one_by_one)
@@ -128,6 +131,7 @@ class RuleRunner:
                 self.close()
                 if one_by_one:
                     verdicts[left.pop(0)] = self._culprit(stopped)
+                self._rule = ""
                 one_by_one = not one_by_one
             except _Interrupted:
                 self.close()
@@ -142,15 +146,23 @@ class RuleRunner:
     ) -> None:
         """Has the events of these indexes checked, and removes those that are done from `left`."""
         sent = list(left)
+        # A group of events is answered now and then, behind an event; one by one, each rule is announced.
+        rules = 1 if one_by_one else max(len(self.of_type(events[index].type)) for index in left)
+        seconds = self._limit * rules + FLUSH_SECONDS + SLACK_SECONDS
         self._send(pickle.dumps(([_plain(events[index]) for index in sent], one_by_one)))
         while left:
-            answer = self._receive(self._limit + FLUSH_SECONDS + SLACK_SECONDS)
+            self._rule = self._rule or self.of_type(events[left[0]].type)[0]
+            answer = self._receive(seconds)
             if "rule" in answer:
-                self._rule = answer["rule"]
+                self._rule = str(answer["rule"])
                 continue
-            for at, outcome, rule, text in answer["failed"]:
-                verdicts[sent[at]] = Verdict(outcome, rule, text)
-            done = answer["done"] - (len(sent) - len(left))
+            self._rule = ""
+            try:
+                for at, outcome, rule, text in answer["failed"]:
+                    verdicts[sent[at]] = Verdict(outcome, rule, text)
+                done = int(answer["done"]) - (len(sent) - len(left))
+            except (LookupError, TypeError, ValueError):
+                raise _unreadable() from None
             if self._slow:
                 for name in {name for index in left[:done] for name in self.of_type(events[index].type)}:
                     self._slow.pop(name, None)
@@ -196,7 +208,12 @@ class RuleRunner:
                 raise self._ended()
             self._received += found
         body, self._received = self._received[LENGTH.size : size], self._received[size:]
-        answer: dict[str, Any] = json.loads(body)
+        try:
+            answer = json.loads(body)
+        except ValueError:
+            answer = None
+        if not isinstance(answer, dict):
+            raise _unreadable()
         return answer
 
     def _complete(self) -> int | None:
@@ -204,6 +221,8 @@ class RuleRunner:
         if len(self._received) < LENGTH.size:
             return None
         size = LENGTH.size + int(LENGTH.unpack_from(self._received)[0])
+        if size > MAX_ANSWER:
+            raise _unreadable()
         return size if len(self._received) >= size else None
 
     def _wait(self, seconds: float, pipe: int, event: int) -> None:
@@ -222,8 +241,15 @@ class RuleRunner:
         raise _Stopped("timed_out", f"no answer within {seconds:.1f} s")
 
     def _ended(self) -> _Stopped:
-        code = self._process.wait() if self._process else 0
+        try:
+            code = self._process.wait(ASK_SECONDS) if self._process else 0
+        except subprocess.TimeoutExpired:
+            return _Stopped("crashed", "it closed the pipe to the connector")
         return _Stopped("crashed", f"killed by signal {-code}" if code < 0 else f"exit code {code}")
+
+
+def _unreadable() -> _Stopped:
+    return _Stopped("crashed", "it wrote to the pipe to the connector")
 
 
 def _plain(event: OutboxEvent) -> tuple[Any, ...]:

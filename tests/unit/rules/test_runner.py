@@ -35,6 +35,15 @@ def check(event):
         os._exit(7)
     if word == "kill":
         os.kill(os.getpid(), signal.SIGKILL)
+    if word == "close":
+        os.closerange(0, 100)
+        time.sleep(3600)
+    if word == "garbage":
+        for number in range(3, 10):
+            try:
+                os.write(number, b"garbage" * 10)
+            except OSError:
+                pass
     if word == "print":
         print("noise" * 100_000)
         os.write(1, b"noise")
@@ -82,8 +91,16 @@ def test_a_rule_that_does_not_finish_is_killed(rules: RuleRunner, word: str) -> 
     assert outcomes(rules, "pass", word, "reject", "pass") == [None, TIMEOUT, REFUSED, None]
 
 
-@pytest.mark.parametrize(("word", "expected"), [("exit", "exit code 7"), ("kill", "killed by signal 9")])
-def test_a_rule_that_ends_the_process_is_named(rules: RuleRunner, word: str, expected: str) -> None:
+@pytest.mark.parametrize(
+    ("word", "expected"),
+    [
+        ("exit", "exit code 7"),
+        ("kill", "killed by signal 9"),
+        ("close", "it closed the pipe to the connector"),
+        ("garbage", "it wrote to the pipe to the connector"),
+    ],
+)
+def test_a_rule_that_breaks_its_process_is_named(rules: RuleRunner, word: str, expected: str) -> None:
     found = rules.check(events("pass", word, "pass")) or []
     assert [each is None for each in found] == [True, False, True]
     assert found[1] is not None

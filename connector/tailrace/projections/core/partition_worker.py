@@ -14,7 +14,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
 from typing import Any, Protocol
 
-from tailrace import backoff, failpoints
+from tailrace import failpoints
 from tailrace.errors import ConfigError, Halted, ProjectionError, StoreUnavailable, TailraceError
 from tailrace.projections.core.apply import ApplyFailed, BatchResult, StoredOffsetMoved, apply
 from tailrace.projections.core.event import Event, restore_event
@@ -186,7 +186,7 @@ class PartitionWorker:
                     raise failed.error from None
                 failure = final_failure(failed.error, attempts, self._settings.max_attempts)
                 if failure is None:
-                    await self._sleep(backoff.delay(attempts))
+                    await self._sleep(self._settings.backoff.delay(attempts))
                     continue
                 if culprit.id in dead_lettered or isinstance(failed.error, ConfigError):
                     # Dead-lettered, and the store cannot even skip it; or the declaration is wrong, not the event.
@@ -228,7 +228,7 @@ class PartitionWorker:
                 why=log_text(error),
                 remedy="Check that it runs and can be reached, then restart. No events were lost.",
             ) from error
-        await self._sleep(0.05 if retries == 1 else backoff.delay(retries - 1))
+        await self._sleep(0.05 if retries == 1 else self._settings.backoff.delay(retries - 1))
 
     async def _give_up(self, event: Event, failure: Failure, error: Exception) -> None:
         if self._settings.on_failure == "halt":

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Literal
 
+from tailrace.backoff import DEFAULT, Backoff
 from tailrace.errors import ConfigError
 from tailrace.projections.core.event import EventFunction
 from tailrace.projections.core.handlers import Handlers
@@ -29,12 +30,19 @@ class Settings:
     versions: Versions | None = None
     give_up: float = 300.0
     keep_markers: float | None = None
+    backoff: Backoff = DEFAULT
 
     def __post_init__(self) -> None:
         for name, least in (("events", 1), ("max_attempts", 1), ("within", 0), ("time_limit", 0.001), ("give_up", 1)):
             value = getattr(self, name)
             if value < least:
                 raise ConfigError(f"{name}={value} of a projection is too small", remedy=f"Give at least {least}.")
+        delays = self.backoff
+        if not (0 < delays.base <= delays.maximum and delays.multiplier >= 1 and 0 <= delays.jitter < 1):
+            raise ConfigError(
+                f"{delays} of a projection cannot be used",
+                remedy="Give 0 < base <= maximum, a multiplier of at least 1, and 0 <= jitter < 1.",
+            )
         for name, allowed in (("on_failure", ("dead_letter", "halt")), ("on_replay", ("apply", "skip", "rebuild"))):
             value = getattr(self, name)
             if value not in allowed:

@@ -14,6 +14,7 @@ from bson.datetime_ms import DatetimeMS
 from bson.decimal128 import Decimal128
 from bson.int64 import Int64
 
+from tailrace.backoff import DEFAULT, Backoff
 from tailrace.errors import Rejected
 from tailrace.projections.core.decoding import decode_json
 from tailrace.projections.core.event import Event
@@ -35,10 +36,22 @@ def mirror(
     name: str | None = None,
     events: int = BATCH,
     within: float = FLUSH_SECONDS,
+    backoff: Backoff = DEFAULT,
 ) -> Projection:
-    """Creates a projection that keeps every event whole. `events` and `within` limit a batch."""
+    """Creates a projection that keeps every event whole. `events` and `within` limit a batch.
+
+    `backoff` are the delays while the database is away.
+    """
     made = Projection(
-        app, *topics, store=store, name=name, decode=mirror_decode, events=events, within=within, keep_markers=None
+        app,
+        *topics,
+        store=store,
+        name=name,
+        decode=mirror_decode,
+        events=events,
+        within=within,
+        keep_markers=None,
+        backoff=backoff,
     )
     made.on()(mirror_handler)
     return made

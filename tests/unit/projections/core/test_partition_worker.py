@@ -10,8 +10,10 @@ from typing import Any
 import pytest
 
 from helpers.worker_setup import P0, async_test, event, opened
+from tailrace.backoff import Backoff
 from tailrace.errors import ConfigError, Halted, ProjectionError, Reason, Rejected
 from tailrace.projections.core.event import Event
+from tailrace.projections.core.settings import Settings
 from tailrace.projections.core.store import EventOutcome, Partition
 
 
@@ -28,6 +30,20 @@ async def test_a_failing_event_does_not_affect_its_neighbours() -> None:
     assert setup.store.outcomes()["e2"] is EventOutcome.DEAD
     assert len(setup.slept) == 2
     assert setup.slept[0] < setup.slept[1] * 1.7
+
+
+@async_test
+async def test_the_delays_are_those_of_the_settings() -> None:
+    setup = await opened(max_attempts=5, backoff=Backoff(base=0.5, maximum=4, multiplier=3, jitter=0))
+    setup.fails["e0"] = 9
+    await setup.worker.process([event(0)])
+    assert setup.slept == [0.5, 1.5, 4, 4]
+
+
+@pytest.mark.parametrize("wrong", [{"base": 0}, {"maximum": 0.5}, {"multiplier": 0.9}, {"jitter": 1}])
+def test_delays_that_would_loop_without_waiting_are_refused(wrong: dict[str, float]) -> None:
+    with pytest.raises(ConfigError, match="cannot be used"):
+        Settings(backoff=Backoff(**wrong))
 
 
 @async_test
