@@ -20,6 +20,9 @@ ANNOTATION = "x-version"
 """The member of a schema document that states its version where only numbers are given out: in registries."""
 FORM = "A version is a whole number such as 2, or major.minor.patch such as 1.4.0: digits without leading zeros."
 
+LONGEST = 29
+"""Characters of the longest version: three numbers of nine digits."""
+
 _NUMBER = "(0|[1-9][0-9]{0,8})"
 _match = re.compile(rf"{_NUMBER}(?:\.{_NUMBER}\.{_NUMBER})?", re.ASCII).fullmatch
 
@@ -59,9 +62,14 @@ class Version:
         return Version(self.major + 1)
 
 
-@lru_cache(maxsize=4096)
 def parse_version(text: str) -> Version | None:
     """Returns the version that `text` means, or None if it is not a version."""
+    # An event may contain any text: long ones must not fill the cache.
+    return _parse(text) if len(text) <= LONGEST else None
+
+
+@lru_cache(maxsize=4096)
+def _parse(text: str) -> Version | None:
     match = _match(text)
     if match is None:
         return None
