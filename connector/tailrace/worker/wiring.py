@@ -352,11 +352,5 @@ def _require_markable(settings: PipelineSettings) -> None:
             why="The documents of a collection have no transaction ids that a watermark could be compared with.",
             remedy="Remove it.",
         )
-    if settings.source.messages is not None:
-        raise ConfigError(
-            f"`marks: {settings.marks}` needs an outbox table",
-            why="The events of this pipeline are messages, and there is nothing to mark.",
-            remedy="Remove it.",
-        )
     if settings.marks == "rows":
         require_mark_columns(settings.outbox.layout, settings.outbox.mark_columns)
