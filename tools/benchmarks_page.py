@@ -80,6 +80,13 @@ row and as a record. The bare readers are a `COPY` of the table and a consumer t
 {verify_rounds} rounds ({verify_at}):
 
 {verify}
+
+## Outbox writer
+
+`python -m benchmarks.{writer_module}` adds events with `outbox.add` and, in turns on the same connection, with the
+INSERT that a service would write by hand. Lower quartile of {writer_calls:,} calls each, in microseconds ({writer_at}):
+
+{writer}
 """
 
 
@@ -106,7 +113,7 @@ def percent(ratio: float) -> str:
 
 def page() -> str:
     drain, mongo, schemas, letters = result("latest"), result("mongo"), result("schemas"), result("dead_letters")
-    projections, verify = result("projections"), result("verify")
+    projections, verify, writer = result("projections"), result("verify"), result("outbox_writer")
     sizes = {each["events"]: each["payload_bytes"] for each in schemas["drain"]}
     text = PAGE.format(
         cores=drain["machine"]["cores"],
@@ -180,6 +187,16 @@ def page() -> str:
             (
                 (w["way"], f"{w['events']:,}", count(w["events_per_s"]), percent(w["to_bare"]), *_cost(w))
                 for w in projections["ways"]
+            ),
+        ),
+        writer_module="outbox_writer",
+        writer_calls=writer["calls"],
+        writer_at=writer["at"][:10],
+        writer=table(
+            "driver | INSERT | `add` | ratio",
+            (
+                (w["driver"], f"{w['insert_us']:.0f}", f"{w['add_us']:.0f}", f"{w['ratio']:.2f}")
+                for w in writer["writer"]
             ),
         ),
         verify_module="verify",

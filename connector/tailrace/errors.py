@@ -66,6 +66,13 @@
     ├── SchemaError                 a schema is not usable                      user    HALT
     │   ├── SchemaVersionInvalid    a schema's version is neither a whole number nor major.minor.patch
     │   └── RegistryRefused         the registry refuses the credentials, or is not a registry
+    ├── OutboxError                 a service cannot add an event to its outbox user    HALT
+    │   ├── NotInTransaction        the writer was called outside of a transaction
+    │   ├── EventInvalid            the event could never be published
+    │   ├── EventExists             the outbox already has an event with this id
+    │   ├── NotCommitted            the event's transaction is not committed
+    │   ├── ReceiptUnavailable      nothing shows whether the event is published
+    │   └── NotPublishedYet         the event was not published within the time limit   RETRY
     ├── Halted                      a bad event, and the policy is `halt`       user    HALT
     └── Rejected                    this one event cannot be published          user    DEAD_LETTER
 
@@ -405,6 +412,34 @@ class SchemaVersionInvalid(SchemaError):
 
 class RegistryRefused(SchemaError):
     pass
+
+
+class OutboxError(TailraceError):
+    pass
+
+
+class NotInTransaction(OutboxError):
+    pass
+
+
+class EventInvalid(OutboxError):
+    pass
+
+
+class EventExists(OutboxError):
+    pass
+
+
+class NotCommitted(OutboxError):
+    pass
+
+
+class ReceiptUnavailable(OutboxError):
+    pass
+
+
+class NotPublishedYet(OutboxError):
+    action = Action.RETRY
 
 
 class Halted(TailraceError):

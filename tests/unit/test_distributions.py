@@ -52,6 +52,7 @@ print(json.dumps({"seconds": time.perf_counter() - before, "modules": sorted(sys
 WRITER = [
     "tailrace.outbox",
     "tailrace.outbox.layouts",
+    "tailrace.outbox.writer.outbox",
     "tailrace.schemas.folder",
     "tailrace.schemas.validation",
 ]

@@ -1,0 +1,109 @@
+"""pymongo: ClientSession and AsyncClientSession."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from typing import Any, ClassVar
+
+from tailrace.outbox.writer.drivers.base import Database, refuse
+from tailrace.outbox.writer.requests import Answer, Find, Handle, Insert, Request
+
+_last: tuple[Handle, str, Handle] = (None, "", None)
+"""The client, name and collection that were used last."""
+
+
+class _Pymongo:
+    """What both adapters share. `session` is None after the transaction, when a receipt only reads."""
+
+    database: ClassVar[Database] = "mongo"
+
+    def __init__(self, session: Handle, client: Handle = None) -> None:
+        self._session = session
+        self._client = client if session is None else session.client
+
+    def require_transaction(self) -> None:
+        if not self._session.in_transaction:
+            refuse(
+                "The session has no transaction, so the event would be written without the business documents.",
+                "Add the event inside `with session.start_transaction():`, or in a callback of with_transaction.",
+            )
+
+    def _call(self, request: Request) -> Answer:
+        """Starts the command; the asyncio driver's result must be awaited."""
+        if type(request) is Insert:
+            collection = self._collection(request.collection)
+            if request.key is None:
+                if len(request.documents) == 1:  # does not go through the machinery of bulk writes
+                    return collection.insert_one(request.documents[0], session=self._session)
+                return collection.insert_many(request.documents, session=self._session)
+            return collection.bulk_write(_upserts(request), session=self._session)
+        assert type(request) is Find  # noqa: S101 - the only other request of MongoDB
+        collection = self._collection(request.collection)
+        return collection.find_one(request.filter, request.fields, session=self._session)
+
+    def _collection(self, name: str) -> Answer:
+        global _last  # noqa: PLW0603 - a cache of one: making these objects takes longer than adding an event
+        client, known, collection = _last
+        if client is not self._client or known != name:
+            database, _, last = name.partition(".")
+            collection = self._client[database][last]
+            _last = self._client, name, collection
+        return collection
+
+
+class PymongoDriver(_Pymongo):
+    is_async: ClassVar[bool] = False
+
+    def execute(self, request: Request) -> Answer:
+        return _answer(request, self._call(request))
+
+    def origin(self) -> PymongoReader:
+        return PymongoReader(self._client)
+
+
+class AsyncPymongoDriver(_Pymongo):
+    is_async: ClassVar[bool] = True
+
+    async def execute(self, request: Request) -> Answer:
+        return _answer(request, await self._call(request))
+
+    def origin(self) -> AsyncPymongoReader:
+        return AsyncPymongoReader(self._client)
+
+
+class PymongoReader:
+    """Reads with the client of the session, outside of any session."""
+
+    is_async = False
+
+    def __init__(self, client: Handle) -> None:
+        self._client = client
+
+    @contextmanager
+    def open(self) -> Iterator[PymongoDriver]:
+        yield PymongoDriver(None, self._client)
+
+
+class AsyncPymongoReader(PymongoReader):
+    is_async = True
+
+    @asynccontextmanager
+    async def open(self) -> AsyncIterator[AsyncPymongoDriver]:  # type: ignore[override]
+        yield AsyncPymongoDriver(None, self._client)
+
+
+def _upserts(request: Insert) -> list[Any]:
+    """Returns operations that insert what is missing and change nothing that exists."""
+    update_one = sys.modules["pymongo"].UpdateOne
+    return [
+        update_one({request.key: document[request.key or ""]}, {"$setOnInsert": document}, upsert=True)
+        for document in request.documents
+    ]
+
+
+def _answer(request: Request, result: Answer) -> Answer:
+    if type(request) is not Insert:
+        return result
+    return len(request.documents) if request.key is None else result.upserted_count

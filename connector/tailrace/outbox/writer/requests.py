@@ -1,0 +1,94 @@
+"""What the writer asks of a driver. Steps are generators that yield these requests, so that one implementation serves
+blocking and asyncio drivers alike; `run` and `run_async` execute them.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Awaitable, Callable, Generator, Sequence
+from typing import Any, NamedTuple, TypeVar
+
+PARAMETER = "\0"
+"""Marks a parameter in SQL: no name and no literal can contain it. Each driver replaces it by its own placeholder."""
+
+
+class Query(NamedTuple):
+    """SQL that reads; the answer is its rows as tuples."""
+
+    sql: str
+    parameters: tuple[Any, ...] = ()
+
+
+class InsertRows(NamedTuple):
+    """An SQL INSERT; the answer is how many rows it has inserted."""
+
+    sql: str
+    parameters: Sequence[Any] = ()
+
+
+class Insert(NamedTuple):
+    """Insert documents with one command. With `key`, those that exist already by that field are left as they are; the
+    answer is then how many were inserted."""
+
+    collection: str
+    documents: list[dict[str, Any]]
+    key: str | None = None
+
+
+class Find(NamedTuple):
+    """Find one document; the answer has the given fields, or is None."""
+
+    collection: str
+    filter: dict[str, Any]
+    fields: list[str]
+
+
+class Sleep(NamedTuple):
+    seconds: float
+
+
+Handle = Any
+"""A connection, session or other object of a driver, which is not imported here."""
+Answer = Any
+"""A driver's answer to a request."""
+Request = Query | InsertRows | Insert | Find | Sleep
+Value = TypeVar("Value")
+Steps = Generator[Request, Any, Value]
+
+
+def run(steps: Steps[Value], execute: Callable[[Request], Answer]) -> Value:
+    """Executes steps with a blocking driver."""
+    try:
+        request = next(steps)
+        while True:
+            try:
+                answer = time.sleep(request.seconds) if type(request) is Sleep else execute(request)  # type: ignore[func-returns-value]
+            except Exception as error:  # noqa: BLE001 - the steps decide
+                request = steps.throw(error)
+            else:
+                request = steps.send(answer)
+    except StopIteration as end:
+        value: Value = end.value
+        return value
+
+
+async def run_async(steps: Steps[Value], execute: Callable[[Request], Awaitable[Any]]) -> Value:
+    """Executes steps with an asyncio driver."""
+    try:
+        request = next(steps)
+        while True:
+            try:
+                answer = await (_sleep(request.seconds) if type(request) is Sleep else execute(request))
+            except Exception as error:  # noqa: BLE001 - the steps decide
+                request = steps.throw(error)
+            else:
+                request = steps.send(answer)
+    except StopIteration as end:
+        value: Value = end.value
+        return value
+
+
+def _sleep(seconds: float) -> Awaitable[None]:
+    import asyncio  # only here: a third of the time to import the writer
+
+    return asyncio.sleep(seconds)
