@@ -75,7 +75,7 @@ class RecordedEvents(list[RecordedEvent]):
             return NotImplemented
         return len(self) == len(other) and all(event == wanted for event, wanted in zip(self, other, strict=True))
 
-    __hash__ = None  # type: ignore[assignment]
+    __hash__ = None
 
 
 def explain(left: object, right: object) -> list[str] | None:

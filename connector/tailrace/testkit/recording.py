@@ -12,7 +12,7 @@ from tailrace.outbox.writer.event import NewEvent, PreparedEvent
 from tailrace.outbox.writer.outbox import Outbox
 from tailrace.outbox.writer.payload import Payload
 from tailrace.outbox.writer.receipt import Receipt
-from tailrace.outbox.writer.requests import Handle, InTransaction
+from tailrace.outbox.writer.requests import Handle
 from tailrace.testkit.recorded_events import RecordedEvent, RecordedEvents
 
 Argument = Any
@@ -46,20 +46,19 @@ class RecordingOutbox(Outbox):
         self.events.clear()
 
     def add(self, connection: Handle, type: str, payload: Payload, **event: Argument) -> Receipt:
-        new = NewEvent(type, payload, **event)
-        return cast("Receipt", self._answer(connection, lambda: self._record([self._prepared(new)])[0]))
+        prepared = self._prepared(NewEvent(type, payload, **event))
+        return cast("Receipt", _answer(connection, lambda: self._record([prepared])[0], writes=True))
 
     def add_many(self, connection: Handle, events: Iterable[NewEvent]) -> list[Receipt]:
-        new = list(events)
-        record = lambda: RecordedReceipts(self._record([self._prepared(each) for each in new]))  # noqa: E731
-        return cast("list[Receipt]", self._answer(connection, record))
+        prepared = [self._prepared(event) for event in events]
+        return cast("list[Receipt]", _answer(connection, lambda: self._record(prepared), writes=True))
 
     def exists(self, connection: Handle, event_id: str | UUID) -> bool:
         wanted = str(event_id)
-        return cast("bool", self._answer(connection, lambda: any(event.id == wanted for event in self.events)))
+        return cast("bool", _answer(connection, lambda: any(event.id == wanted for event in self.events)))
 
-    def _record(self, events: list[PreparedEvent]) -> list[RecordedReceipt]:
-        receipts, recorded = [], []
+    def _record(self, events: list[PreparedEvent]) -> RecordedReceipts:
+        receipts, recorded = RecordedReceipts(), []
         known = {event.id for event in self.events}
         for event in events:
             created = event.id not in known
@@ -76,20 +75,23 @@ class RecordingOutbox(Outbox):
         self.events.extend(recorded)
         return receipts
 
-    def _answer(self, connection: Handle, answer: Callable[[], object]) -> object:
-        """Returns the answer, or an awaitable for it if the connection is one of asyncio."""
-        try:
-            driver = driver_for(connection)
-        except ConfigError:
-            return answer()  # no connection at all: the test has no database
-        if driver.is_async:
-            return _answer_later(driver, answer)
-        driver.execute(InTransaction())
-        return answer()
+
+def _answer(connection: Handle, answer: Callable[[], object], *, writes: bool = False) -> object:
+    """Returns the answer, or an awaitable for it if the connection is one of asyncio."""
+    try:
+        driver = driver_for(connection)
+    except ConfigError:
+        return answer()  # no connection at all: the test has no database
+    if driver.is_async:
+        return _answer_later(driver, answer, writes=writes)
+    if writes:
+        driver.require_transaction()
+    return answer()
 
 
-async def _answer_later(driver: Driver, answer: Callable[[], object]) -> object:
-    await driver.execute(InTransaction())
+async def _answer_later(driver: Driver, answer: Callable[[], object], *, writes: bool) -> object:
+    if writes:
+        driver.require_transaction()
     return answer()
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import sys
 
 import pytest
 
@@ -176,7 +175,3 @@ def test_runs_without_the_fixture_import_nothing_else(pytester: pytest.Pytester)
         """
     )
     pytester.runpytest_subprocess("-p", "no:cacheprovider", "--strict-config").assert_outcomes(passed=1)
-
-
-def test_the_plugin_is_the_one_of_the_entry_point() -> None:
-    assert "tailrace.testkit.pytest" in sys.modules
