@@ -5,8 +5,11 @@ from __future__ import annotations
 import json
 import uuid
 
+import pytest
+
 from helpers.command import Tailrace
 from helpers.shop import Shop
+from helpers.users import Users
 from tailrace import failpoints
 from tailrace.testkit.stack import wait_until
 from tailrace.testkit.topic_reader import header, read_all
@@ -62,3 +65,27 @@ def test_gaps_and_repeats_across_kills_and_a_rewind(shop: Shop, tailrace: Tailra
     wait_until(lambda: revisions(shop, shop.topic)[-1] == 9, 60, what="the last event after the rewind")
     assert revisions(shop, shop.topic, replayed=True) == [1, 2, 3, 6, 3]
     assert revisions(shop, shop.letters) == [5, 3, 8]
+
+
+@pytest.mark.slow
+def test_mongo(users: Users) -> None:
+    """Rules and sequence numbers of documents: one without a number is dead-lettered alone."""
+    checks = {"User*": ["tailrace.rules.storage:names_stores"]}
+    users.configure(rules={"sequence": {}})
+    users.start()
+    for version in (1, 2, 4, 5):
+        users.insert("u", version, entity_version=version)
+    users.insert("u", 6, entity_version=None)
+    wait_until(lambda: len(read_all(users.kafka.bootstrap, [users.letters])) == 2, 60, what="the dead letters")
+    published = read_all(users.kafka.bootstrap, [users.topic])
+    assert [json.loads(each.value() or b"{}")["revision"] for each in published] == [1, 2, 5]
+    users.connectors[-1].stop()
+    users.configure(rules={"checks": checks})
+    users.insert("u", 6, entity_version=6)
+    users.start()
+    wait_until(lambda: len(read_all(users.kafka.bootstrap, [users.letters])) == 3, 60, what="the broken rule")
+    letters = read_all(users.kafka.bootstrap, [users.letters])
+    explanations = [header(each, "tailrace.explanation") or "" for each in letters]
+    assert "4 follows 2, and 3 is missing" in explanations[0]
+    assert "sequence number in 'entity_version' is missing" in explanations[1]
+    assert "must name the stores_involved" in explanations[2]
