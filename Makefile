@@ -34,9 +34,11 @@ $(STACK): $(READY)
 demo: $(STACK) ## See it work: real Postgres, MongoDB and Kafka, connectors and a projection killed, a verdict
 	@$(BIN)/tailrace demo
 
-examples: $(STACK) ## Two projections on real servers, disturbed, and compared with the outbox
+examples: $(STACK) ## Projections on real servers, disturbed, and compared with the outbox
 	@$(BIN)/python -m examples.run order_summary
 	@$(BIN)/python -m examples.run user_cards
+	@$(BIN)/python -m examples.run streams_outbox
+	@$(BIN)/python -m examples.run storage_outbox
 
 $(FETCHED): $(STACK) tests/helpers/fetched.py
 	@echo "fetching what only the tests need: a schema registry (159 MB), test suites (once)"

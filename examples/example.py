@@ -6,6 +6,7 @@ from abc import ABC, abstractmethod
 from pathlib import Path
 from typing import ClassVar, Generic, TypeVar
 
+from tailrace.testkit.demo.environment import DemoEnvironment
 from tailrace.testkit.demo.process import TailraceProcess
 from tailrace.testkit.demo.service import Service
 from tailrace.testkit.stack.paths import new_run_dir
@@ -34,6 +35,10 @@ class Example(ABC, Generic[S]):
             ready_event="reading",
             environment={**self.environment(), "KAFKA": f"kafka://{service.bootstrap}", "PYTHONPATH": str(ROOT)},
         )
+
+    @classmethod
+    def join(cls, environment: DemoEnvironment) -> None:
+        """Replaces the services of an environment that is not open yet, if the example has its own."""
 
     @abstractmethod
     def environment(self) -> dict[str, str]:

@@ -18,6 +18,8 @@ from typing import Any
 
 from examples.example import Example, Rows
 from examples.order_summary.oracle import OrderSummary
+from examples.storage_outbox.oracle import StorageOutbox
+from examples.streams_outbox.oracle import StreamsOutbox
 from examples.user_cards.oracle import UserCards
 from tailrace.cli.output import print_error
 from tailrace.errors import TailraceError
@@ -26,7 +28,12 @@ from tailrace.testkit.demo.environment import DemoEnvironment
 from tailrace.testkit.stack import StackError, wait_until
 from tailrace.testkit.workload.writer import Mix, WorkloadWriter
 
-EXAMPLES: dict[str, type[Example[Any]]] = {"order_summary": OrderSummary, "user_cards": UserCards}
+EXAMPLES: dict[str, type[Example[Any]]] = {
+    "order_summary": OrderSummary,
+    "user_cards": UserCards,
+    "streams_outbox": StreamsOutbox,
+    "storage_outbox": StorageOutbox,
+}
 RATE = 20.0
 """Transactions per second: slow enough to follow on a terminal."""
 KEYS = 12
@@ -135,6 +142,7 @@ def main(arguments: list[str] | None = None) -> int:
     kind = EXAMPLES[given.example]
     try:
         with closing(display_for(sys.stdout)) as show, DemoEnvironment() as environment:
+            kind.join(environment)
             environment.open(show.busy)
             show.note(environment.description())
             for service in environment.services:

@@ -51,3 +51,9 @@ def quote_table(table: str) -> str:
     """Returns the quoted full name of the table."""
     schema, name = split_table(table)
     return f"{quote(schema)}.{quote(name)}"
+
+
+def beside(table: str, suffix: str) -> str:
+    """Returns the quoted full name of another table in the same schema: the same name with a suffix."""
+    schema, name = split_table(table)
+    return f"{quote(schema)}.{quote(name + suffix)}"

@@ -49,6 +49,8 @@ def python(*arguments: str, **environ: str) -> subprocess.CompletedProcess[str]:
     [
         ("order_summary", ["worker killed", r"order-7-\d+ .* EUR, changed \d+ times"]),
         ("user_cards", ["3 users deleted", r"user-7-\d+ .* Oslo, changed \d+ times", r"user-7-\d+ +is gone"]),
+        ("streams_outbox", ["connector and worker killed", r"team-\d .* payouts, .* EUR"]),
+        ("storage_outbox", ["8 writers at once", r"store-7-\d+ .* numbers up to \d+, 0 wrong"]),
     ],
 )
 def test_runs_to_its_end_with_one_command(example: str, seen: list[str]) -> None:

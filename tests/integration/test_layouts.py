@@ -14,6 +14,8 @@ from confluent_kafka import Message
 
 from helpers.command import Tailrace
 from helpers.service import Connector
+from tailrace.errors import EventInvalid
+from tailrace.outbox import Outbox
 from tailrace.outbox.ddl import outbox_ddl
 from tailrace.outbox.mongosh import collection_commands
 from tailrace.outbox.specs import LAYOUTS
@@ -174,7 +176,12 @@ def test_streams_from_the_row_to_the_record(streams: Pipeline, tailrace: Tailrac
     assert (states["columns"], states["delivery columns"]) == ("OK", "OK"), states
 
     streams.start()
-    streams.execute(insert, "evt-2", stream, "payout.sent", '{"team_id": "t_556"}', False, None)
+    writer = Outbox(layout="streams", table=streams.table, topic=stream, schemas=streams.folder / "schemas")
+    with psycopg.connect(streams.dsn) as connection:
+        writer.add(connection, "payout.sent", {"team_id": "t_556"}, id="evt-2")
+        for payload, topic in (({"team_id": 5}, stream), (None, stream), ({"team_id": "t"}, "")):
+            with pytest.raises(EventInvalid):
+                writer.add(connection, "payout.sent", payload, topic=topic)
     streams.execute(insert, "evt-3", stream, "payout.sent", '{"amount": 1}', False, None)
     streams.execute(insert, "evt-4", stream, "payout.sent", '{"team_id": "t_1", "amount": "much"}', False, None)
     streams.execute("UPDATE outbox_events SET processed = true, processed_at = now(), error = 'x'")

@@ -13,7 +13,7 @@ from hashlib import blake2b
 from tailrace.outbox.daily import partitions_ddl, with_time_in_key
 from tailrace.outbox.layouts import DEBEZIUM, INSIDE, ColumnMap
 from tailrace.outbox.specs import LAYOUTS, TableColumn
-from tailrace.sql_names import NAME_BYTES, quote, quote_table, split_table
+from tailrace.sql_names import NAME_BYTES, beside, quote, quote_table, split_table
 
 REASONS = (
     "max_retries_exceeded",
@@ -100,12 +100,6 @@ def layout_ddl(layout: str, table: str, *, by_day: bool = False) -> str:
 def storage_tables(table: str) -> tuple[str, str, str]:
     """Returns the quoted names of the tables beside a storage outbox: dead letters, WAL log, counters."""
     return beside(table, "_dlq"), beside(table, "_wal"), beside(table, "_counters")
-
-
-def beside(table: str, suffix: str) -> str:
-    """Returns the quoted name of another table in the same schema, with this suffix."""
-    schema, name = split_table(table)
-    return f"{quote(schema)}.{quote(name + suffix)}"
 
 
 def _dead_letters(table: str, columns: Iterable[TableColumn]) -> list[str]:

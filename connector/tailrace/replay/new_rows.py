@@ -11,11 +11,10 @@ from uuid import UUID, uuid5
 
 from tailrace.dlq.dead_letter import FIRST, DeadLetter
 from tailrace.errors import AccessRefused, ConfigError, Reason, Rejected
-from tailrace.outbox.ddl import beside
 from tailrace.outbox.layouts import ColumnMap
 from tailrace.outbox.specs import LAYOUTS, METADATA
 from tailrace.sources.postgres.options import PostgresOptions
-from tailrace.sql_names import quote, quote_table
+from tailrace.sql_names import beside, quote, quote_table
 
 LAYOUT = "storage"
 REPLAY_OF = "replay_of"

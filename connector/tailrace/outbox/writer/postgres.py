@@ -18,7 +18,6 @@ from tailrace.outbox.writer.table import (
     Table,
     catalog_query,
     exists_condition,
-    plan_insert,
     read_catalog,
     require_columns,
 )
@@ -120,8 +119,9 @@ class PostgresOutbox:
     def _plan(
         self, key: tuple[Any, ...], table: Table, row: dict[str, Any], *, many: bool, skip_existing: bool
     ) -> InsertPlan:
-        require_columns(self._name, table, row, {})
-        plan = plan_insert(self._name, table, row, id_column=self._columns.id, many=many, skip_existing=skip_existing)
+        layout = self._layout
+        require_columns(self._name, table, [*row, *layout.counted], {})
+        plan = layout.plan(self._name, table, row, id_column=self._columns.id, many=many, skip_existing=skip_existing)
         self._plans[key] = plan
         return plan
 

@@ -10,9 +10,12 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any, NamedTuple
 
-from tailrace.errors import ConfigError
+from tailrace.errors import ConfigError, EventInvalid
 from tailrace.outbox.layouts import DEBEZIUM, DOCUMENT, INSIDE, ColumnMap
+from tailrace.outbox.specs import SEQUENCE, STORAGE, STREAMS
 from tailrace.outbox.writer.event import PreparedEvent
+from tailrace.outbox.writer.storage import plan_storage_insert, storage_columns, storage_row
+from tailrace.outbox.writer.table import InsertPlan, plan_insert
 
 CONTENT_TYPE = "application/json"
 
@@ -36,6 +39,10 @@ class RowLayout(NamedTuple):
     repeatable: bool = False
     has_aggregate: bool = True
     mark: tuple[str, str] | None = None
+    plan: Callable[..., InsertPlan] = plan_insert
+    """Returns the INSERT statement."""
+    counted: frozenset[str] = frozenset()
+    """Columns that the statement fills in by itself."""
 
 
 def debezium_row(event: PreparedEvent, columns: ColumnMap) -> Row:
@@ -81,6 +88,21 @@ def document_columns(event: PreparedEvent, columns: ColumnMap) -> Row:
     return {**row, "status": "pending", "retry_count": 0, "max_retries": 5}
 
 
+def streams_row(event: PreparedEvent, columns: ColumnMap) -> Row:
+    if not event.topic:
+        raise EventInvalid(
+            "the event names no stream",
+            why="Each row of this layout names its stream.",
+            remedy="Give Outbox(topic=…), or add(…, topic=…).",
+        )
+    return {
+        columns.id: event.id,
+        columns.stream or "stream": event.topic,
+        columns.type: event.type,
+        columns.payload: event.payload,
+    }
+
+
 LAYOUTS: dict[str, RowLayout] = {
     "debezium": RowLayout(
         columns={"postgres": DEBEZIUM, "mongo": replace(DEBEZIUM, id="_id")},
@@ -95,6 +117,21 @@ LAYOUTS: dict[str, RowLayout] = {
         given=frozenset({"entity_version"}),
         repeatable=True,
         mark=("status", "published"),
+    ),
+    "streams": RowLayout(
+        columns={"postgres": STREAMS},
+        row=streams_row,
+        optional=common_columns,
+        has_aggregate=False,
+        mark=("processed", "true"),
+    ),
+    "storage": RowLayout(
+        columns={"postgres": STORAGE},
+        row=storage_row,
+        optional=storage_columns,
+        mark=("delivery_status", "delivered"),
+        plan=plan_storage_insert,
+        counted=frozenset({SEQUENCE}),
     ),
 }
 

@@ -108,26 +108,31 @@ def plan_insert(
     names = ", ".join(quote(column) for column in columns)
     into = f"INSERT INTO {quote_table(name)} ({names})"
     conflict = f" ON CONFLICT ({quote(id_column)}) DO NOTHING" if skip_existing and unique else ""
-    limits = tuple((at, length) for at, column in enumerate(columns) if (length := table[column].length) is not None)
-    not_null = tuple(at for at, column in enumerate(columns) if table[column].not_null)
+    checks = checks_of(table, columns)
     if not many:
-        values = ", ".join(_cast(f"CAST({PARAMETER} AS text)", table[column]) for column in columns)
+        values = ", ".join(cast_text(f"CAST({PARAMETER} AS text)", table[column]) for column in columns)
         sql = f"{into} VALUES ({values}){conflict}"
-        return InsertPlan(sql, columns, limits, not_null, many=False)
-    values = ", ".join(_cast(f"r.c{number}", table[column]) for number, column in enumerate(columns))
+        return InsertPlan(sql, columns, *checks, many=False)
+    values = ", ".join(cast_text(f"r.c{number}", table[column]) for number, column in enumerate(columns))
     arrays = ", ".join(f"CAST({PARAMETER} AS text[])" for _ in columns)
     aliases = ", ".join(f"c{number}" for number in range(len(columns)))
     where = ""
     if skip_existing and not unique:
-        wanted = _cast(f"r.c{columns.index(id_column)}", table[id_column])
+        wanted = cast_text(f"r.c{columns.index(id_column)}", table[id_column])
         where = f" WHERE NOT EXISTS (SELECT FROM {quote_table(name)} o WHERE o.{quote(id_column)} = {wanted})"
     sql = f"{into} SELECT {values} FROM unnest({arrays}) AS r({aliases}){where}{conflict}"  # noqa: S608 - names are quoted
-    return InsertPlan(sql, columns, limits, not_null, many=True)
+    return InsertPlan(sql, columns, *checks, many=True)
+
+
+def checks_of(table: Table, columns: tuple[str, ...]) -> tuple[tuple[tuple[int, int], ...], tuple[int, ...]]:
+    """Returns what an InsertPlan checks: the columns with a bounded length, and those that are NOT NULL."""
+    limits = tuple((at, length) for at, column in enumerate(columns) if (length := table[column].length) is not None)
+    return limits, tuple(at for at, column in enumerate(columns) if table[column].not_null)
 
 
 def exists_condition(name: str, id_column: str, id_type: TableColumn, also: str = "") -> str:
     """Returns the SQL condition that a table has a row with an id, for which `also` holds; it has one parameter."""
-    wanted = _cast(f"CAST({PARAMETER} AS text)", id_type)
+    wanted = cast_text(f"CAST({PARAMETER} AS text)", id_type)
     return f"EXISTS (SELECT FROM {quote_table(name)} WHERE {quote(id_column)} = {wanted}{also})"
 
 
@@ -166,7 +171,8 @@ def to_text(value: object) -> str | None:
     return str(value)
 
 
-def _cast(text: str, column: TableColumn) -> str:
+def cast_text(text: str, column: TableColumn) -> str:
+    """Returns an SQL expression for a text parameter as a value of the column."""
     if column.is_text:
         return text
     if column.type == "bytea":

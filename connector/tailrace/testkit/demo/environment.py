@@ -172,6 +172,11 @@ class DemoEnvironment:
             return f"{postgres} and Kafka are up (no MongoDB for this machine: TAILRACE_STACK_MONGO may name one)"
         return f"{postgres}, MongoDB {self.servers.mongo.version} and Kafka are up"
 
+    def replace_services(self, services: list[Service]) -> None:
+        """Uses other services than those of the demo, without its projections. Call it before `open`."""
+        self.services = services
+        self.projections = []
+
     def open(self, busy: Callable[[str], None]) -> None:
         """Starts servers and creates databases and files, without starting connectors and projections."""
         self.servers.start(busy)
@@ -184,6 +189,8 @@ class DemoEnvironment:
             shutil.copytree(example_folder(name), self._folder / name)
         for service in self.services:
             rule = self._folder / "topics" / f"{service.NAME}.yaml"
+            if not rule.exists():
+                continue  # its rows name their topic
             text = rule.read_text(encoding="utf-8").replace(f"{SHOP}.{service.NAME}", service.topic)
             rule.write_text(text, encoding="utf-8")
 

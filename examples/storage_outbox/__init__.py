@@ -1,0 +1,1 @@
+"""Contents of stores, from an outbox with sequence numbers and metadata."""

@@ -1,0 +1,1 @@
+"""Payouts by team, from an outbox with streams and topics."""
