@@ -12,7 +12,10 @@ import zipfile
 from pathlib import Path
 from typing import NamedTuple
 
+import psycopg
 import pytest
+
+from tailrace.outbox.ddl import table_ddl
 
 ROOT = Path(__file__).parents[2]
 PARTS = (
@@ -117,45 +120,50 @@ SERVICE = """
 import importlib.util, pkgutil, sys
 from pathlib import Path
 
+import psycopg
 import tailrace
 
 for absent in ("confluent_kafka", "pydantic", "typer", "yaml", "tailrace.cli", "tailrace.config"):
     assert importlib.util.find_spec(absent) is None, absent
 for module in pkgutil.walk_packages(tailrace.__path__, "tailrace."):
-    importlib.import_module(module.name)
+    if module.name != "tailrace.testkit.pytest":
+        importlib.import_module(module.name)
 
-from tailrace.errors import Rejected, SchemaError
-from tailrace.event import OutboxEvent
-from tailrace.schemas.folder import load_folder
-from tailrace.schemas.validation import PayloadValidator
+from tailrace.errors import EventInvalid, SchemaError
+from tailrace.outbox import Outbox
 
-validator = PayloadValidator(load_folder("schemas"), max_bytes=1_000_000)
-for payload in (b'{"order": "o-1"}', b'{"order": 1}'):
+outbox = Outbox(layout="debezium", table="public.outbox", schemas="schemas")
+with psycopg.connect(sys.argv[1]) as connection:
+    print(outbox.add(connection, "OrderPlaced", {"order": "o-1"}, aggregate=("order", "o-1")).id)
     try:
-        validator.validate(OutboxEvent("1", "OrderPlaced", "order", None, payload, None, "", 0, []), "orders")
-        print("valid")
-    except Rejected as rejected:
-        print(rejected.explanation)
+        outbox.add(connection, "OrderPlaced", {"order": 1}, aggregate=("order", "o-1"))
+    except EventInvalid as error:
+        print(error.what)
+
 for name, text in {"Broken.json": '{"type": "objekt"}', "Avro.avsc": '{"type": "string"}'}.items():
     Path("schemas", name).write_text(text)
     try:
-        load_folder("schemas")
+        Outbox(schemas="schemas")
     except SchemaError as error:
         print(error.what)
     Path("schemas", name).unlink()
 """
 
 
-def test_a_service_installs_the_small_distribution_alone(wheels: Wheels, tmp_path: Path) -> None:
+def test_a_service_installs_the_small_distribution_alone(wheels: Wheels, tmp_path: Path, database: str) -> None:
     service = CleanEnvironment(tmp_path)
-    service.install(str(wheels.outbox))
+    service.install(f"tailrace-outbox[psycopg] @ {wheels.outbox.as_uri()}", "psycopg[binary]")
     schema = {"type": "object", "required": ["order"], "properties": {"order": {"type": "string"}}}
     (tmp_path / "schemas").mkdir()
     (tmp_path / "schemas" / "OrderPlaced.json").write_text(json.dumps(schema))
-    done = service.run("python", "-c", SERVICE)
+    with psycopg.connect(database) as connection:
+        connection.execute(table_ddl("public.outbox"))
+    done = service.run("python", "-c", SERVICE, database)
     assert done.returncode == 0, done.stdout + done.stderr
-    valid, explanation, broken, avro = done.stdout.splitlines()
-    assert valid == "valid"
+    event_id, explanation, broken, avro = done.stdout.splitlines()
+    with psycopg.connect(database) as connection:
+        rows = connection.execute("SELECT id::text, type, aggregateid, payload FROM outbox").fetchall()
+    assert rows == [(event_id, "OrderPlaced", "o-1", {"order": "o-1"})]
     assert "$.order" in explanation
     assert broken.startswith("schemas/Broken.json (#/type)")
     assert avro.startswith("schemas/Avro.avsc is an Avro schema")

@@ -378,7 +378,7 @@ class PipelineSettings(Section):
         return self
 
     def _require_sequence(self, sequence: SequenceSettings) -> None:
-        if sequence.number is None and self.outbox.layout != "storage":
+        if sequence.number is None and self.outbox.layout not in ("storage", "document"):
             raise wrong(
                 "a column name, or a path in a JSON column",
                 "add `number: sequence_number` under `rules.sequence:`",

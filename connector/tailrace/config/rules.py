@@ -30,8 +30,8 @@ TypePattern = Annotated[str, Field(min_length=1, max_length=255)]
 class SequenceSettings(Section):
     """The check of sequence numbers: in each aggregate, each event's number is one more than the one before.
 
-    With the layout `storage` everything has a default: `sequence_number`, `[aggregate_type, aggregate_id]` and
-    `event_metadata#/replay_of`.
+    Two layouts have defaults. `storage`: `sequence_number`, `[aggregate_type, aggregate_id]` and
+    `event_metadata#/replay_of`. `document`: `entity_version` and `[entity_type, entity_id]`.
     """
 
     number: PathColumn | None = Field(
@@ -39,7 +39,8 @@ class SequenceSettings(Section):
         description="a column name, or a path in a JSON column",
         examples=["sequence_number", "payload#/revision"],
     )
-    """Column of the sequence number, or a path into a JSON column. Required, except with the layout `storage`."""
+    """Column of the sequence number, or a path into a JSON column. Required, except with the layouts `storage`
+    and `document`."""
     aggregate: tuple[PathColumn, ...] = Field(
         default=(), description="a list of columns", examples=["[aggregate_type, aggregate_id]"]
     )

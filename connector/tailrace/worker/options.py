@@ -140,8 +140,11 @@ def record_retries(settings: PipelineSettings) -> RecordRetries:
     return RecordRetries(policy, replace(own, **given), clock=time.monotonic)
 
 
-STORAGE_SEQUENCE = SequenceColumns("sequence_number", ("aggregate_type", "aggregate_id"), "event_metadata#/replay_of")
-"""The columns of the layout `storage` that number events, and mark those that are written again."""
+SEQUENCES = {
+    "storage": SequenceColumns("sequence_number", ("aggregate_type", "aggregate_id"), "event_metadata#/replay_of"),
+    "document": SequenceColumns("entity_version", ("entity_type", "entity_id")),
+}
+"""The columns of layouts that number events, and mark those that are written again."""
 
 
 def sequence_check(settings: PipelineSettings) -> SequenceCheck | None:
@@ -149,14 +152,10 @@ def sequence_check(settings: PipelineSettings) -> SequenceCheck | None:
     if given is None:
         return None
     columns = column_map(settings)
-    own = STORAGE_SEQUENCE if settings.outbox.layout == "storage" else None
     aggregate = tuple(column for column in (columns.aggregate, columns.key) if column)
+    own = SEQUENCES.get(settings.outbox.layout, SequenceColumns("", aggregate))
     return SequenceCheck(
-        SequenceColumns(
-            given.number or (own.number if own else ""),
-            given.aggregate or (own.aggregate if own else aggregate),
-            given.replay or (own.replay if own else None),
-        ),
+        SequenceColumns(given.number or own.number, given.aggregate or own.aggregate, given.replay or own.replay),
         limit=given.aggregates,
         fixed=settings.source.mongo is None,
     )

@@ -53,6 +53,7 @@ from tailrace.worker.alerts import Alerts
 from tailrace.worker.logs import StructuredLogger
 from tailrace.worker.marks.marker import Marker
 from tailrace.worker.marks.postgres import PostgresMarks
+from tailrace.worker.marks.store import MarkStore
 from tailrace.worker.options import (
     DAY_MS,
     DEAD_LETTER_BYTES,
@@ -144,21 +145,33 @@ class Wiring:
 
     def marker(self, publisher: Publisher, warn: Callable[[TailraceError], None]) -> Marker | None:
         """Creates the writer of delivery marks; None if there are none."""
-        settings, database = self.settings, self.database
-        if settings.marks == "none" or isinstance(database, MongoOptions):
+        settings = self.settings
+        if settings.marks == "none":
             return None
-        rows = settings.marks == "rows"
-        columns = mark_columns(settings.outbox.layout, settings.outbox.mark_columns)
         marker = Marker(
-            PostgresMarks(database, settings.pipeline, columns, rows=rows),
+            self._mark_store(),
             self.kafka,
-            rows=rows,
-            id_column=database.id_column,
+            rows=settings.marks == "rows",
+            id_column=column_map(settings).id,
             stored=lambda: publisher.stored,
             warn=warn,
         )
         publisher.committed = marker.committed
         return marker
+
+    def _mark_store(self) -> MarkStore:
+        settings, outbox, database = self.settings, self.settings.outbox, self.database
+        if isinstance(database, MongoOptions):
+            from tailrace.worker.marks.mongo import MongoMarks
+
+            columns = require_mark_columns(outbox.layout, outbox.mark_columns)
+            return MongoMarks(database, settings.pipeline, columns, column_map(settings).id)
+        return PostgresMarks(
+            database,
+            settings.pipeline,
+            mark_columns(outbox.layout, outbox.mark_columns),
+            rows=settings.marks == "rows",
+        )
 
     def position_recorder(
         self, admin: Admin, publisher: Publisher, source: RowSource, warn: Callable[[TailraceError], None]
@@ -346,11 +359,11 @@ def _require_markable(settings: PipelineSettings) -> None:
     """Raises if the outbox can have no delivery marks of the kind that the settings ask for."""
     if settings.marks == "none":
         return
-    if settings.source.mongo is not None:
+    if settings.marks == "watermark" and settings.source.mongo is not None:
         raise ConfigError(
-            f"`marks: {settings.marks}` is for Postgres",
-            why="The documents of a collection have no transaction ids that a watermark could be compared with.",
-            remedy="Remove it.",
+            "`marks: watermark` is for Postgres",
+            why="A document does not contain the time of its commit, with which a watermark could be compared.",
+            remedy="Set marks: rows, or none.",
         )
     if settings.marks == "rows":
         require_mark_columns(settings.outbox.layout, settings.outbox.mark_columns)

@@ -86,7 +86,7 @@ def test_each_event_gets_its_own_verdict(rules: RuleRunner) -> None:
     assert rejected.explanation.endswith("check rejects the event: e0 of k is wrong")
 
 
-@pytest.mark.parametrize("word", ["loop", "backtrack", "sleep"])
+@pytest.mark.parametrize("word", ["loop", "backtrack"])
 def test_a_rule_that_does_not_finish_is_killed(rules: RuleRunner, word: str) -> None:
     assert outcomes(rules, "pass", word, "reject", "pass") == [None, TIMEOUT, REFUSED, None]
 
@@ -100,7 +100,10 @@ def test_a_rule_that_does_not_finish_is_killed(rules: RuleRunner, word: str) -> 
         ("garbage", "it wrote to the pipe to the connector"),
     ],
 )
-def test_a_rule_that_breaks_its_process_is_named(rules: RuleRunner, word: str, expected: str) -> None:
+def test_a_rule_that_breaks_its_process_is_named(
+    rules: RuleRunner, word: str, expected: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "ASK_SECONDS", 0.2)
     found = rules.check(events("pass", word, "pass")) or []
     assert [each is None for each in found] == [True, False, True]
     assert found[1] is not None
@@ -124,7 +127,7 @@ def test_a_rule_that_never_finishes_is_suspended_for_a_while(
 
 def test_events_that_finish_in_between_prevent_a_suspension(rules: RuleRunner, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "SUSPEND_AFTER", 2)
-    assert outcomes(rules, *["sleep", "pass"] * 3) == [TIMEOUT, None] * 3
+    assert outcomes(rules, *["sleep", "pass"] * 2) == [TIMEOUT, None] * 2
 
 
 def test_a_killed_process_is_replaced_unnoticed(rules: RuleRunner) -> None:

@@ -174,7 +174,7 @@ class Marker:
             if self._overflowed:
                 # An older probe may lie before the events whose ids were dropped.
                 self._behind, self._overflowed, self._pending = True, False, None
-        if queue.size or self._covered != self._batches:
+        if queue.size or self._may_advance():
             failpoints.reached(failpoints.MARKS_PENDING)
         try:
             passed = self._passed(stored)
@@ -204,7 +204,7 @@ class Marker:
     def _passed(self, stored: Position) -> tuple[Probe, int] | None:
         """Takes a probe if one is due; returns the one that the stored position has passed, if any."""
         now = time.monotonic()
-        if self._pending is None and now >= self._next_probe and (self._behind or self._covered != self._batches):
+        if self._pending is None and now >= self._next_probe and (self._behind or self._may_advance()):
             self._next_probe = now + PROBE_SECONDS
             batches = self._batches
             self._pending = (self._store.probe(), batches)
@@ -219,6 +219,10 @@ class Marker:
         self._store.write(changes, None if self._behind else stored, passed and passed[0])
         if passed is not None:
             self._covered = passed[1]
+
+    def _may_advance(self) -> bool:
+        """Whether there are events that the watermark does not cover."""
+        return self._store.has_watermark and self._covered != self._batches
 
     def _catch_up(self, probe: Probe, batches: int) -> None:
         """Writes the marks that are missing before a probe: first the undelivered events, then all others."""

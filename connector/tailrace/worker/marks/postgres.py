@@ -38,6 +38,8 @@ PAGE = 1000
 class PostgresMarks:
     """Implements `MarkStore`. Without `columns`, rows are not marked."""
 
+    has_watermark = True
+
     def __init__(self, options: PostgresOptions, pipeline: str, columns: MarkColumns | None, *, rows: bool) -> None:
         """`columns` are the mark columns of the layout, for the view; with `rows` they are written."""
         self._options = options

@@ -43,6 +43,9 @@ class Probe(NamedTuple):
 class MarkStore(Protocol):
     """The database of the outbox, through its own connection. Any error closes it; `open` connects again."""
 
+    has_watermark: bool
+    """Whether a probe is stored with the marks; otherwise probes are taken only while marks are behind."""
+
     def open(self, began: Position) -> bool:
         """Connects, and creates what is missing. Returns whether all events before `began` are marked."""
 
