@@ -14,7 +14,7 @@ from helpers.shop import Shop
 from helpers.users import Users
 from tailrace import failpoints
 from tailrace.errors import NotPublishedYet
-from tailrace.outbox import NewEvent, Outbox, Receipt
+from tailrace.outbox import NewEvent, Outbox, Pressure, Receipt
 from tailrace.testkit.stack import wait_until
 
 SECONDS = 120
@@ -77,6 +77,15 @@ def test_committed_events_are_published_once_with_every_driver(shop: Shop) -> No
         receipt = marked.add(connection, "OrderPlaced", placed(1).payload, aggregate=("order", "o-1"))
     receipt.wait(SECONDS)
     assert receipt.id in published(shop)
+
+    def pressure(which: Outbox) -> Pressure:
+        with psycopg.connect(shop.dsn, autocommit=True) as connection:
+            return which.pressure(connection)
+
+    # Everything is published: the connector catches up also with what others write to the log.
+    for each in (outbox, marked):
+        wait_until(lambda each=each: pressure(each).pending_events == 0, SECONDS, what="no pending events")
+    assert pressure(outbox).running is True
 
 
 def test_a_receipt_waits_for_kafka(shop: Shop) -> None:

@@ -18,6 +18,7 @@ from psycopg.rows import dict_row
 
 from helpers.outbox_drivers import POSTGRES_CLIENTS, Asyncpg, Django, PostgresClient, RollBack, resolved, rolled_back
 from tailrace.errors import (
+    ConfigError,
     EventExists,
     EventInvalid,
     LayoutMismatch,
@@ -27,7 +28,7 @@ from tailrace.errors import (
     ReceiptUnavailable,
     TailraceError,
 )
-from tailrace.outbox import NewEvent, Outbox, Receipt
+from tailrace.outbox import Brake, NewEvent, Outbox, Pressure, Receipt
 from tailrace.rules import RuleEvent
 from tailrace.testkit.stack import PostgresServer
 
@@ -487,6 +488,67 @@ def test_waiting_before_the_commit_is_an_error(dsn: str, outbox: Outbox) -> None
             receipt.wait()
         with pytest.raises(NotCommitted, match="transaction that has written"):
             receipt.wait(connection=connection)
+
+
+@every_driver
+def test_the_pressure_is_measured_without_a_connector(kind: type[PostgresClient], dsn: str) -> None:
+    """A slot that is advanced by hand stands in for the connector; a test of tests/faults has a real one."""
+
+    async def test() -> None:
+        service = kind(dsn)
+        outbox = Outbox(table="outbox", pipeline="pressed", brake=Brake(pending_events=2, max_delay=0.05, interval=0))
+
+        async def measured() -> Pressure:
+            async with service.autocommit() as connection:
+                pressure: Pressure = await resolved(outbox.pressure(connection))
+                return pressure
+
+        with psycopg.connect(dsn, autocommit=True) as admin:
+            none = await measured()
+            assert (none.running, none.lag_bytes, none.pending_events) == (None, None, None)
+            assert "no slot tailrace_pressed" in none.explanation
+            admin.execute("SELECT pg_create_logical_replication_slot('tailrace_pressed', 'pgoutput')")
+            before = await measured()
+            async with service.transaction() as handle:
+                await resolved(outbox.add_many(handle, [NewEvent(PLACED, {}, ORDER)] * 6))
+            after = await measured()
+            assert after.running is False
+            assert "not running" in after.explanation
+            assert before.lag_bytes is not None
+            assert after.lag_bytes is not None
+            assert after.lag_seconds is not None
+            assert after.lag_bytes > before.lag_bytes
+            assert after.pending_events is not None
+            assert after.pending_events >= 6
+            async with service.autocommit() as connection:
+                assert await resolved(outbox.slow_down(connection)) == 0.05
+            admin.execute("SELECT pg_drop_replication_slot('tailrace_pressed')")
+        await service.close()
+
+    asyncio.run(test())
+
+
+def test_row_marks_show_what_is_pending(dsn: str) -> None:
+    outbox = Outbox(layout="document", table="marked", pipeline="nobody", marks="rows")
+    with psycopg.connect(dsn, autocommit=True) as connection:
+        connection.execute("CREATE TABLE marked (LIKE documents)")
+        assert outbox.pressure(connection).pending_events == 0
+        with connection.transaction():
+            outbox.add_many(connection, [NewEvent(PLACED, {}, ORDER) for _ in range(4)])
+        connection.execute("UPDATE marked SET created_at = now() - interval '1 hour'")
+        pressure = outbox.pressure(connection)
+        assert pressure.pending_events == 4
+        assert pressure.lag_seconds is not None
+        assert pressure.lag_seconds >= 3600
+        statuses = ["published", "failed", "processing"]
+        for status in statuses:
+            connection.execute(
+                "UPDATE marked SET status = %s WHERE ctid = (SELECT ctid FROM marked WHERE status = 'pending' LIMIT 1)",
+                [status],
+            )
+        assert outbox.pressure(connection).pending_events == 2
+        with pytest.raises(ConfigError, match="has no brake"):
+            outbox.slow_down(connection)
 
 
 def test_several_slots_must_be_told_apart(dsn: str, outbox: Outbox) -> None:

@@ -6,6 +6,7 @@ import asyncio
 import uuid
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
@@ -28,6 +29,7 @@ from tailrace.testkit.stack import MongoServer
 
 REGISTERED = "UserRegistered"
 USER = ("user", "u-1")
+HOUR = timedelta(hours=1)
 
 
 @pytest.fixture(scope="module")
@@ -230,6 +232,28 @@ def test_a_receipt_needs_row_marks(client: MongoClient[dict[str, Any]], name: st
         second.wait(timeout=0)
     client[name].outbox.update_one({"event_id": second.id}, {"$set": {"status": "published"}})
     assert second.wait(timeout=0) is second
+
+
+@every_driver
+def test_the_pressure_is_measured_by_row_marks(
+    kind: type[Pymongo], mongo: MongoServer, client: MongoClient[dict[str, Any]], name: str
+) -> None:
+    async def test() -> None:
+        service = kind(mongo.uri)
+        marked = Outbox(layout="document", table=f"{name}.outbox", marks="rows")
+        async with service.transaction() as session:
+            await resolved(marked.add_many(session, [NewEvent(REGISTERED, {"n": n}, USER) for n in range(3)]))
+        client[name].outbox.update_one({"payload.n": 0}, {"$set": {"status": "published"}})
+        client[name].outbox.update_one({"payload.n": 1}, {"$set": {"created_at": datetime.now(UTC) - HOUR}})
+        async with service.session() as session:
+            pressure = await resolved(marked.pressure(session))
+            unknown = await resolved(Outbox(layout="document", table=f"{name}.outbox").pressure(session))
+        assert (pressure.pending_events, pressure.lag_seconds >= 3600) == (2, True)
+        assert unknown.pending_events is None
+        assert "without row marks" in unknown.explanation
+        await service.close()
+
+    asyncio.run(test())
 
 
 def test_what_is_no_session_is_refused(client: MongoClient[dict[str, Any]], name: str) -> None:

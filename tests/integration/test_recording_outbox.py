@@ -34,6 +34,8 @@ def test_an_asyncio_connection_must_be_awaited(database: str) -> None:
             receipt = await adding
             assert await receipt is receipt
             assert await outbox.exists(connection, receipt.id)  # type: ignore[misc]
+            assert await outbox.slow_down(connection) == 0  # type: ignore[misc]
+            assert (await outbox.pressure(connection)).pending_events == 0  # type: ignore[misc]
 
     asyncio.run(act())
     assert outbox.only("OrderPlaced") == ("OrderPlaced", PAYLOAD)

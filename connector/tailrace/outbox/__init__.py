@@ -7,11 +7,18 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from tailrace.outbox.writer.event import NewEvent
     from tailrace.outbox.writer.outbox import Outbox
+    from tailrace.outbox.writer.pressure import Brake, Pressure
     from tailrace.outbox.writer.receipt import Receipt
 
-__all__ = ["NewEvent", "Outbox", "Receipt"]
+__all__ = ["Brake", "NewEvent", "Outbox", "Pressure", "Receipt"]
 
-_MODULES = {"NewEvent": "event", "Outbox": "outbox", "Receipt": "receipt"}
+_MODULES = {
+    "Brake": "pressure",
+    "NewEvent": "event",
+    "Outbox": "outbox",
+    "Pressure": "pressure",
+    "Receipt": "receipt",
+}
 
 
 def __getattr__(name: str) -> object:

@@ -11,6 +11,7 @@ from tailrace.outbox.writer.drivers.base import Driver, driver_for
 from tailrace.outbox.writer.event import NewEvent, PreparedEvent
 from tailrace.outbox.writer.outbox import Outbox
 from tailrace.outbox.writer.payload import Payload
+from tailrace.outbox.writer.pressure import Pressure
 from tailrace.outbox.writer.receipt import Receipt
 from tailrace.outbox.writer.requests import Handle
 from tailrace.testkit.recorded_events import RecordedEvent, RecordedEvents
@@ -56,6 +57,14 @@ class RecordingOutbox(Outbox):
     def exists(self, connection: Handle, event_id: str | UUID) -> bool:
         wanted = str(event_id)
         return cast("bool", _answer(connection, lambda: any(event.id == wanted for event in self.events)))
+
+    def pressure(self, connection: Handle) -> Pressure:
+        """Returns the pressure of a connector that is never behind."""
+        return cast("Pressure", _answer(connection, lambda: Pressure(True, 0, 0.0, 0, "events are recorded")))
+
+    def slow_down(self, connection: Handle) -> float:
+        """Waits for nothing: a test must not be slower than its service."""
+        return cast("float", _answer(connection, lambda: 0.0))
 
     def _record(self, events: list[PreparedEvent]) -> RecordedReceipts:
         receipts, recorded = RecordedReceipts(), []

@@ -22,12 +22,14 @@ from tailrace.sql_names import quote, split_table
 UNDEFINED = frozenset({"42703", "42P01", "3F000"})
 """SQLSTATE: no such column, table or schema."""
 
+SLOT_CONDITION = f"""\
+slot_type = 'logical' AND database = current_database()
+  AND CASE WHEN CAST({PARAMETER} AS text) IS NULL THEN slot_name LIKE 'tailrace\\_%'
+      ELSE slot_name = CAST({PARAMETER} AS text) END"""
+"""The slot of the pipeline. Its two parameters are both the slot's name, or NULL for any slot of Tailrace."""
 _SLOTS = f"""\
 SELECT slot_name, active, confirmed_flush_lsn >= CAST(CAST({PARAMETER} AS text) AS pg_lsn), wal_status
-FROM pg_replication_slots
-WHERE slot_type = 'logical' AND database = current_database()
-  AND CASE WHEN CAST({PARAMETER} AS text) IS NULL THEN slot_name LIKE 'tailrace\\_%'
-      ELSE slot_name = CAST({PARAMETER} AS text) END"""  # noqa: S608 - the marker of a parameter
+FROM pg_replication_slots WHERE {SLOT_CONDITION}"""  # noqa: S608 - markers of parameters
 
 
 class Evidence(NamedTuple):
@@ -120,6 +122,10 @@ def _no_slot(slot: str | None, found: list[str]) -> ReceiptUnavailable:
             why="The slot shows what is published, and no pipeline has created one.",
             remedy="Start the pipeline, or name it in Outbox(pipeline=…).",
         )
+    return several_slots(found)
+
+
+def several_slots(found: list[str]) -> ReceiptUnavailable:
     return ReceiptUnavailable(
         f"several pipelines read this database: {', '.join(sorted(found))}",
         why="Each slot shows only what its own pipeline has published.",

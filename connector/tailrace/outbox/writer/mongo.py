@@ -17,6 +17,7 @@ from tailrace.outbox.layouts import ColumnMap
 from tailrace.outbox.writer.event import PreparedEvent
 from tailrace.outbox.writer.evidence import Evidence
 from tailrace.outbox.writer.polling import poll
+from tailrace.outbox.writer.pressure import Pressure, mongo_pressure
 from tailrace.outbox.writer.requests import Find, Insert, Steps
 from tailrace.outbox.writer.rows import RowLayout
 from tailrace.schemas.strict_json import Json
@@ -77,6 +78,9 @@ class MongoOutbox:
             return None if found.get(column) == wanted else f"its document is not marked by {column}: {wanted}"
 
         yield from poll(check, timeout)
+
+    def pressure(self, evidence: Evidence) -> Steps[Pressure]:
+        return mongo_pressure(self._name, self._layout, self._columns, evidence)
 
     def _document(self, event: PreparedEvent) -> dict[str, Any]:
         document = self._layout.row(event, self._columns)

@@ -28,6 +28,7 @@ from tailrace.outbox.writer.evidence import Evidence
 from tailrace.outbox.writer.mongo import MongoOutbox
 from tailrace.outbox.writer.payload import MAX_BYTES, Payload, PayloadWriter
 from tailrace.outbox.writer.postgres import PostgresOutbox
+from tailrace.outbox.writer.pressure import Brake, BrakeState, Pressure, require_brake
 from tailrace.outbox.writer.receipt import Receipt
 from tailrace.outbox.writer.requests import Handle, Steps, run, run_async
 from tailrace.outbox.writer.rows import column_map, layout_named
@@ -61,13 +62,14 @@ class Outbox:
         pipeline: str | None = None,
         slot: str | None = None,
         marks: Literal["none", "watermark", "rows"] = "none",
+        brake: Brake | None = None,
     ) -> None:
         """`layout`, `table` (in MongoDB `database.collection`) and `columns` are those of the pipeline's settings.
 
         `schemas` is a folder of schemas; `without_schema` says whether types without a schema are added. `topic` is
         the topic of events that name none (layout `document`). `default` converts objects that JSON does not know.
         `rules` and `rules_timeout` are those of `rules.checks` and `rules.timeout`. Receipts need `pipeline`, the name
-        of the pipeline (or its `slot`), and `marks` as it is set there.
+        of the pipeline (or its `slot`), and `marks` as it is set there. `brake` is for `slow_down`.
         """
         self._table = table
         self._layout = layout_named(layout)
@@ -78,6 +80,7 @@ class Outbox:
         self._validate = None if schemas is None else _validator(schemas, without_schema, max_bytes)
         self._rules = None if rules is None else RuleSet.of(rules)
         self._rules_timeout = rules_timeout
+        self._brake = None if brake is None else BrakeState(brake)
         self._targets: dict[str, PostgresOutbox | MongoOutbox] = {}
 
     def add(
@@ -126,6 +129,26 @@ class Outbox:
         steps = self._target(driver).exists(str(event_id))
         if driver.is_async:
             return cast("bool", run_async(steps, driver.execute))
+        return run(steps, driver.execute)
+
+    def pressure(self, connection: Handle) -> Pressure:
+        """Returns how far the connector is behind, from the database. With an asyncio connection: `await` it."""
+        driver = driver_for(connection)
+        steps = self._target(driver).pressure(self._evidence)
+        if driver.is_async:
+            return cast("Pressure", run_async(steps, driver.execute))
+        return run(steps, driver.execute)
+
+    def slow_down(self, connection: Handle) -> float:
+        """Waits for a moment if the connector is behind (`Outbox(brake=…)`); returns the seconds.
+
+        Call it before the transaction, so that no lock is held meanwhile. With an asyncio connection: `await` it.
+        """
+        driver = driver_for(connection)
+        target = self._target(driver)
+        steps = require_brake(self._brake).steps(lambda: target.pressure(self._evidence))
+        if driver.is_async:
+            return cast("float", run_async(steps, driver.execute))
         return run(steps, driver.execute)
 
     def _add_one(self, driver: Driver, event: PreparedEvent) -> Steps[Receipt]:

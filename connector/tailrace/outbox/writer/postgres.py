@@ -11,6 +11,7 @@ from tailrace.outbox.writer.event import PreparedEvent
 from tailrace.outbox.writer.evidence import UNDEFINED, Evidence, is_confirmed, is_marked, sqlstate
 from tailrace.outbox.writer.payload import PayloadWriter
 from tailrace.outbox.writer.polling import poll
+from tailrace.outbox.writer.pressure import PostgresPressure, Pressure
 from tailrace.outbox.writer.requests import Query, Steps
 from tailrace.outbox.writer.rows import RowLayout
 from tailrace.outbox.writer.table import (
@@ -35,6 +36,7 @@ class PostgresOutbox:
         self._layout = layout
         self._columns = columns
         self._payloads = payloads
+        self._pressure = PostgresPressure(name, layout, columns)
         self._table: Table | None = None
         self._present: tuple[Table | None, list[str]] = (None, [])
         self._plans: dict[tuple[Any, ...], InsertPlan] = {}
@@ -81,6 +83,12 @@ class PostgresOutbox:
         else:
             id_type = table[self._columns.id]
             yield from poll(is_marked(event_id, evidence, self._name, self._layout, self._columns.id, id_type), timeout)
+
+    def pressure(self, evidence: Evidence) -> Steps[Pressure]:
+        table = self._table
+        if table is None:
+            table = yield from self._inspect()
+        return (yield from self._pressure.steps(evidence, table))
 
     def _inspect(self) -> Steps[Table]:
         rows = yield catalog_query(self._name)

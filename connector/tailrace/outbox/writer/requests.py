@@ -43,6 +43,15 @@ class Find(NamedTuple):
     fields: list[str]
 
 
+class Count(NamedTuple):
+    """Count documents up to a limit; the answer is the count and the lowest time in `field`, in Unix seconds."""
+
+    collection: str
+    filter: dict[str, Any]
+    field: str
+    limit: int
+
+
 class Sleep(NamedTuple):
     seconds: float
 
@@ -51,7 +60,7 @@ Handle = Any
 """A connection, session or other object of a driver, which is not imported here."""
 Answer = Any
 """A driver's answer to a request."""
-Request = Query | InsertRows | Insert | Find | Sleep
+Request = Query | InsertRows | Insert | Find | Count | Sleep
 Value = TypeVar("Value")
 Steps = Generator[Request, Any, Value]
 

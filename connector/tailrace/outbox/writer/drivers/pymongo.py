@@ -5,10 +5,11 @@ from __future__ import annotations
 import sys
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
+from datetime import UTC, datetime
 from typing import Any, ClassVar
 
 from tailrace.outbox.writer.drivers.base import Database, refuse
-from tailrace.outbox.writer.requests import Answer, Find, Handle, Insert, Request
+from tailrace.outbox.writer.requests import Answer, Count, Find, Handle, Insert, Request
 
 _last: tuple[Handle, str, Handle] = (None, "", None)
 """The client, name and collection that were used last."""
@@ -43,6 +44,14 @@ class _Pymongo:
         collection = self._collection(request.collection)
         return collection.find_one(request.filter, request.fields, session=self._session)
 
+    def _count(self, request: Count) -> tuple[Answer, Answer]:
+        """Starts both commands; the asyncio driver's results must be awaited."""
+        collection = self._collection(request.collection)
+        return (
+            collection.count_documents(request.filter, limit=request.limit, session=self._session),
+            collection.find_one(request.filter, [request.field], sort=[(request.field, 1)], session=self._session),
+        )
+
     def _collection(self, name: str) -> Answer:
         global _last  # noqa: PLW0603 - a cache of one: making these objects takes longer than adding an event
         client, known, collection = _last
@@ -57,6 +66,9 @@ class PymongoDriver(_Pymongo):
     is_async: ClassVar[bool] = False
 
     def execute(self, request: Request) -> Answer:
+        if type(request) is Count:
+            count, oldest = self._count(request)
+            return count, _seconds(oldest, request)
         return _answer(request, self._call(request))
 
     def origin(self) -> PymongoReader:
@@ -67,6 +79,9 @@ class AsyncPymongoDriver(_Pymongo):
     is_async: ClassVar[bool] = True
 
     async def execute(self, request: Request) -> Answer:
+        if type(request) is Count:
+            count, oldest = self._count(request)
+            return await count, _seconds(await oldest, request)
         return _answer(request, await self._call(request))
 
     def origin(self) -> AsyncPymongoReader:
@@ -101,6 +116,13 @@ def _upserts(request: Insert) -> list[Any]:
         update_one({request.key: document[request.key or ""]}, {"$setOnInsert": document}, upsert=True)
         for document in request.documents
     ]
+
+
+def _seconds(document: Answer, request: Count) -> float | None:
+    at = None if document is None else document.get(request.field)
+    if not isinstance(at, datetime):
+        return None
+    return (at if at.tzinfo else at.replace(tzinfo=UTC)).timestamp()
 
 
 def _answer(request: Request, result: Answer) -> Answer:
