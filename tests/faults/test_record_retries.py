@@ -94,6 +94,7 @@ def test_a_refused_record_is_retried_by_the_settings_of_its_row(retrying: Shop, 
     )
     assert (noted["new_outbox_id"], number, metadata) == (new_id, 2, {"replay_of": "outbox_2"})
     assert noted["replayed_at"]
+    assert retrying.execute("SELECT outbox_id, operation_type FROM storage_outbox_wal") == [(new_id, "insert")]
     assert new_id in killed.read_text()
     shown = tailrace("dlq", "list", retrying.file, "--all")["letters"]
     assert [(each["event_id"], each["state"]) for each in shown] == [("outbox_2", "discarded")]

@@ -1,8 +1,9 @@
 """Writes the event of a dead letter to the outbox again, as a new row: `tailrace dlq redrive --as-new`.
 
 The new row has another id and the same sequence number; its metadata names the original as `replay_of`. One statement
-adds it and notes it on the copy of the original in the table of dead letters. The id is derived from the dead letter:
-so a command that is killed before it has resolved the dead letter adds nothing when it is run again.
+adds it, with its entry in the WAL log, and notes it on the copy of the original in the table of dead letters. The id is
+derived from the dead letter: so a command that is killed before it has resolved the dead letter adds nothing when it is
+run again.
 """
 
 from __future__ import annotations
@@ -45,7 +46,7 @@ class NewRows:
         taken = [renamed.get(each.name, each.name) for each in LAYOUTS[LAYOUT].table]
         own = {columns.id, columns.payload, METADATA, renamed.get("created_at", "created_at"), *_FRESH}
         copied = ", ".join(quote(name) for name in taken if name not in own)
-        self._dead_letters = beside(database.table, "_dlq")
+        self._dead_letters, self._wal = beside(database.table, "_dlq"), beside(database.table, "_wal")
         self._statement = _STATEMENT.format(
             table=table,
             id=quote(columns.id),
@@ -54,6 +55,7 @@ class NewRows:
             copied=copied,
             replay_of=REPLAY_OF,
             dead_letters=self._dead_letters,
+            wal=self._wal,
         )
 
     def add(self, letter: DeadLetter, payload: bytes | None) -> str:
@@ -74,9 +76,10 @@ class NewRows:
         except AccessRefused as error:
             raise AccessRefused(
                 error.what,
-                why="The role of source.postgres must be allowed to add a row and to note it on its dead letter.",
-                remedy=f"GRANT SELECT, INSERT ON {quote_table(self._options.table)} TO the role; GRANT SELECT, UPDATE "
-                f"ON {self._dead_letters} TO the role.",
+                why="The role of source.postgres must be allowed to add a row, and to note it in the WAL log and on "
+                "its dead letter.",
+                remedy=f"GRANT SELECT, INSERT ON {quote_table(self._options.table)} TO the role; GRANT INSERT ON "
+                f"{self._wal} TO the role; GRANT SELECT, UPDATE ON {self._dead_letters} TO the role.",
             ) from None
         if found == "0":
             raise Rejected(
@@ -98,6 +101,10 @@ WITH original AS (
     SELECT $1::text, COALESCE($3::jsonb, {payload}), {metadata} || jsonb_build_object('{replay_of}', $2::text), {copied}
     FROM original WHERE NOT EXISTS (SELECT FROM {table} WHERE {id} = $1::text)
     RETURNING 1
+), logged AS (
+    INSERT INTO {wal} (wal_id, outbox_id, operation_type, wal_lsn, transaction_id)
+    SELECT 'wal_' || gen_random_uuid(), $1::text, 'insert', pg_current_wal_insert_lsn(), pg_current_xact_id()::text
+    FROM added
 ), noted AS (
     UPDATE {dead_letters}
     SET recovery_instructions =
