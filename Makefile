@@ -91,6 +91,7 @@ bench: $(FETCHED) ## Measure drain rate, CPU, memory and latency next to bare re
 	@$(BIN)/python -m benchmarks.drain
 	@$(BIN)/python -m benchmarks.schemas
 	@$(BIN)/python -m benchmarks.dead_letters
+	@$(BIN)/python -m benchmarks.marks
 	@$(BIN)/python -m benchmarks.mongo
 	@$(BIN)/python -m benchmarks.projections
 	@$(BIN)/python -m benchmarks.verify
