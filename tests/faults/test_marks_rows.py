@@ -128,7 +128,7 @@ def test_a_first_read_and_a_later_switch_to_row_marks(marked: Shop) -> None:
     assert len(shop.published()) == 3
 
 
-def test_a_locked_table_and_a_missing_privilege_delay_marks_and_not_events(marked: Shop) -> None:
+def test_a_locked_table_and_a_missing_privilege_delay_marks_and_not_events(marked: Shop, tailrace: Tailrace) -> None:
     shop = marked
     role = f"limited_{shop.name}"
     shop.execute(f"CREATE ROLE {role} LOGIN REPLICATION PASSWORD 'only-for-tests'")
@@ -139,9 +139,13 @@ def test_a_locked_table_and_a_missing_privilege_delay_marks_and_not_events(marke
     event = shop.insert(VALID)
     connector.says('"MarksRefused"')
     assert "GRANT UPDATE" in connector.log
+    checked = {check["name"]: check for check in tailrace("check", shop.file)["checks"]}
+    assert (checked["marks"]["state"], "GRANT UPDATE" in checked["marks"]["remedy"]) == ("WARN", True), checked
     wait_until(lambda: len(shop.published()) == 1, 60, what="the event")
     shop.execute(f"GRANT UPDATE (sent, sent_at, problem) ON outbox TO {role}")
     all_marked(shop)
+    checked = {check["name"]: check for check in tailrace("check", shop.file)["checks"]}
+    assert checked["marks"]["state"] == "OK", checked
     assert connector.stop() == 0
     late = shop.insert(VALID)
     with psycopg.connect(shop.dsn) as holder:

@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable
 from dataclasses import replace
 
+from tailrace.check.marks import check_marks
 from tailrace.check.messages import check_empty_publication, check_messages
 from tailrace.check.publication import PublicationCheck
 from tailrace.check.result import CheckResult, fail, failed, gather, ok, warn
@@ -85,6 +86,7 @@ class PostgresChecks:
                 ("columns", self._columns),
                 ("delivery columns", self._delivery_columns),
                 ("order of rows", self._order),
+                ("marks", lambda: check_marks(self._link, options) if self._relation else None),
             ]
             if options.messages is not None:
                 outbox = [

@@ -97,9 +97,9 @@ def document_fields(columns: ColumnMap) -> tuple[tuple[str, ...], tuple[str, ...
 
 def _row_marks(settings: PipelineSettings) -> dict[str, Any]:
     if settings.marks != "rows":
-        return {}
+        return {"marks": settings.marks}
     marks = require_mark_columns(settings.outbox.layout, settings.outbox.mark_columns)
-    return {"is_marked": marks.is_done, "mark_columns": frozenset(marks.names)}
+    return {"marks": "rows", "is_marked": marks.is_done, "mark_columns": frozenset(marks.names)}
 
 
 def mongo_options(settings: PipelineSettings, columns: ColumnMap, *, adopt: bool = False) -> MongoOptions:

@@ -44,6 +44,7 @@ class PostgresOptions:
     link_timeout: float = 30.0
     adopt: bool = False
     replay_window: ReplayWindow = NO_WINDOW
+    marks: str = "none"
     is_marked: Callable[[Row], bool] | None = None
     """With row marks, whether the mark of a row says that it is published: its transaction id is that of the mark."""
     mark_columns: frozenset[str] = frozenset()
