@@ -15,18 +15,15 @@ if TYPE_CHECKING:
     from tailrace.schemas.compiled import SchemaSet
     from tailrace.testkit.recording import RecordingOutbox
 
-SETTING = "tailrace_schemas"
-DEFAULT = "schemas"
+SCHEMAS = "tailrace_schemas"
+LAYOUT = "tailrace_layout"
 
 _schema_set = pytest.StashKey["SchemaSet"]()
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    parser.addini(
-        SETTING,
-        f"Folder of the schemas that the fixture `outbox` validates with. [default: {DEFAULT}]",
-        default=DEFAULT,
-    )
+    parser.addini(SCHEMAS, "Folder of the schemas that the fixture `outbox` validates with.", default="schemas")
+    parser.addini(LAYOUT, "Layout of the outbox that the fixture `outbox` stands for.", default="debezium")
 
 
 @pytest.fixture
@@ -37,7 +34,7 @@ def outbox(pytestconfig: pytest.Config) -> RecordingOutbox:
     """
     from tailrace.testkit.recording import RecordingOutbox
 
-    return RecordingOutbox(schemas=_schemas(pytestconfig))
+    return RecordingOutbox(layout=pytestconfig.getini(LAYOUT), schemas=_schemas(pytestconfig))
 
 
 def pytest_assertrepr_compare(op: str, left: object, right: object) -> list[str] | None:
@@ -54,13 +51,13 @@ def _schemas(config: pytest.Config) -> SchemaSet:
     found = config.stash.get(_schema_set, None)
     if found is None:
         base = config.inipath.parent if config.inipath else config.rootpath
-        folder = base / config.getini(SETTING)
+        folder = base / config.getini(SCHEMAS)
         try:
             found = config.stash[_schema_set] = load_folder(folder)
         except SchemaError as error:
             pytest.fail(
                 f"the fixture `outbox` cannot read its schemas: {error}\n"
-                f"  setting: {SETTING} = {config.getini(SETTING)}, in the ini file of pytest",
+                f"  setting: {SCHEMAS} = {config.getini(SCHEMAS)}, in the ini file of pytest",
                 pytrace=False,
             )
     return found

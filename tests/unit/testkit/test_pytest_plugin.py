@@ -150,6 +150,19 @@ def test_differences_are_explained(project: pytest.Pytester) -> None:
     )
 
 
+def test_the_layout_is_a_setting(project: pytest.Pytester) -> None:
+    """In the layout `streams`, events have no aggregate."""
+    project.makeini("[pytest]\ntailrace_schemas = contracts\ntailrace_layout = streams\n")
+    project.makepyfile(
+        """
+        def test_it(outbox):
+            outbox.add(None, "OrderPlaced", {"order": "o-1"}, topic="orders")
+            assert outbox.only("OrderPlaced").topic == "orders"
+        """
+    )
+    project.runpytest().assert_outcomes(passed=1)
+
+
 def test_a_missing_folder_is_reported_with_its_setting(pytester: pytest.Pytester) -> None:
     pytester.makepyfile("def test_it(outbox): pass")
     result = pytester.runpytest()

@@ -9,6 +9,7 @@ from typing import cast, get_args
 import typer
 
 from tailrace.cli.output import say
+from tailrace.cli.starter_files import TABLES
 from tailrace.codegen.guard.shape import Shape, shapes_of
 from tailrace.codegen.guard.sql import Guard, PayloadType
 from tailrace.config.load import load_pipeline
@@ -24,8 +25,10 @@ def guard(
     file: Path | None = typer.Argument(
         None, metavar="[FILE]", help="Pipeline settings file. It names table, columns, schemas and limit."
     ),
-    layout: str = typer.Option("debezium", "--layout", help="Without FILE: the layout of the table."),
-    table: str = typer.Option("public.outbox", "--table", help="Without FILE: the outbox table."),
+    layout: str = typer.Option("debezium", "--layout", help="Without FILE: debezium, document, streams or storage."),
+    table: str | None = typer.Option(
+        None, "--table", help="Without FILE: the outbox table. Default: public.outbox, or the layout's usual name."
+    ),
     schemas: Path | None = typer.Option(
         None, "--schemas", help="Without FILE: the schema folder. Without it, payloads are only measured."
     ),
@@ -61,7 +64,8 @@ def guard(
         made = _guard_of(load_pipeline(file))
     else:
         columns = _columns(layout)
-        made = Guard(table, columns, max_bytes, shapes=_shapes(schemas, columns), unknown_pass=schemas is None)
+        shapes = _shapes(schemas, columns)
+        made = Guard(table or TABLES[layout], columns, max_bytes, shapes=shapes, unknown_pass=schemas is None)
     made = replace(made, payload_type=cast(PayloadType, payload_type), require_aggregate=require_aggregate)
     say((made.drop() if drop else made.create()).rstrip("\n"))
 

@@ -64,6 +64,10 @@ def test_a_settings_file(folder: Path, capsys: pytest.CaptureFixture[str], unkno
     assert ("no schema for the event type" in sql) is checked
 
 
+def test_the_usual_table_of_a_layout(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert 'ON "public"."outbox_events"' in run(capsys, "--layout", "streams")
+
+
 def test_removal(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     sql = run(capsys, "--drop")
     assert sql.startswith("DROP TRIGGER IF EXISTS")
