@@ -399,6 +399,26 @@ def test_connections_with_other_factories_and_codecs(dsn: str, outbox: Outbox) -
     assert [row["payload"] for row in found] == [{"a": 1}, {"a": 1}]
 
 
+def test_pipeline_mode(dsn: str, outbox: Outbox) -> None:
+    """psycopg sends several statements before it reads the answers; the writer waits for its own."""
+    with psycopg.connect(dsn) as connection, connection.pipeline():
+        connection.execute("UPDATE orders SET revision = revision + 1 WHERE id = 'o-2'")
+        receipts = [outbox.add(connection, PLACED, {"n": n}, aggregate=ORDER) for n in range(3)]
+        receipts += outbox.add_many(connection, [NewEvent(PLACED, {}, ORDER)] * 2)
+    assert all(receipt.created for receipt in receipts)
+    assert len(rows(dsn, [receipt.id for receipt in receipts])) == 5
+    with psycopg.connect(dsn, autocommit=True) as connection, connection.pipeline():
+        with pytest.raises(NotInTransaction):
+            outbox.add(connection, PLACED, {}, aggregate=ORDER)
+        with connection.transaction():
+            inside = outbox.add(connection, PLACED, {}, aggregate=ORDER)
+    assert len(rows(dsn, [inside.id])) == 1
+    own = Outbox(layout="document", table="documents")
+    with psycopg.connect(dsn) as connection, connection.pipeline():
+        twice = [own.add(connection, PLACED, {}, aggregate=ORDER, id="in a pipeline").created for _ in range(2)]
+    assert twice == [True, False]
+
+
 def test_djangos_module_of_transactions_stands_for_its_default_connection(
     dsn: str, outbox: Outbox, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -62,7 +62,12 @@ class PsycopgDriver(_Psycopg):
     def execute(self, request: Request) -> Answer:
         cursor = self._cursor(self._connection, row_factory=self._tuples)
         cursor.execute(numbered(request.sql), request.parameters)  # type: ignore[union-attr]
-        return cursor.fetchall() if type(request) is Query else cursor.rowcount
+        if type(request) is Query:
+            return cursor.fetchall()
+        if cursor.rowcount < 0:  # in pipeline mode the answer has not been read
+            with self._connection.pipeline():
+                pass  # its end reads all answers
+        return cursor.rowcount
 
     def origin(self) -> PsycopgReader:
         return PsycopgReader(self._saved_parameters())
@@ -74,7 +79,12 @@ class AsyncPsycopgDriver(_Psycopg):
     async def execute(self, request: Request) -> Answer:
         cursor = self._cursor(self._connection, row_factory=self._tuples)
         await cursor.execute(numbered(request.sql), request.parameters)  # type: ignore[union-attr]
-        return await cursor.fetchall() if type(request) is Query else cursor.rowcount
+        if type(request) is Query:
+            return await cursor.fetchall()
+        if cursor.rowcount < 0:
+            async with self._connection.pipeline():
+                pass
+        return cursor.rowcount
 
     def origin(self) -> AsyncPsycopgReader:
         return AsyncPsycopgReader(self._saved_parameters())

@@ -80,7 +80,7 @@ class AsyncSqlAlchemyDriver:
 
 
 class SqlAlchemyReader:
-    """Reads with a connection of the service's own engine, which has a pool."""
+    """Reads with a connection of the service's own engine, which has a pool. Each query sees what is committed then."""
 
     is_async = False
 
@@ -89,7 +89,7 @@ class SqlAlchemyReader:
 
     @contextmanager
     def open(self) -> Iterator[SqlAlchemyDriver]:
-        with self._engine.connect() as connection:
+        with self._engine.connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
             yield SqlAlchemyDriver(connection)
 
 
@@ -99,7 +99,7 @@ class AsyncSqlAlchemyReader(SqlAlchemyReader):
     @asynccontextmanager
     async def open(self) -> AsyncIterator[AsyncSqlAlchemyDriver]:  # type: ignore[override]
         async with self._engine.connect() as connection:
-            yield AsyncSqlAlchemyDriver(connection)
+            yield AsyncSqlAlchemyDriver(await connection.execution_options(isolation_level="AUTOCOMMIT"))
 
 
 def _require_begun(session: Handle) -> None:
