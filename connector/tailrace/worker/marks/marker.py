@@ -20,6 +20,7 @@ from tailrace.event import Record
 from tailrace.kafka.client import KafkaOptions
 from tailrace.pipeline.batch import Batch
 from tailrace.positions.base import Position, is_streaming
+from tailrace.state.sequences import sequences_topic
 from tailrace.worker.marks.store import Changes, MarkStore, Probe
 
 EVERY_SECONDS = 0.2
@@ -62,6 +63,7 @@ class Marker:
             waiting_topic(kafka),
             state_topic(kafka),
             resolutions_topic(kafka),
+            sequences_topic(kafka),
         }
         self._lock = threading.Lock()
         self._queue = Changes()

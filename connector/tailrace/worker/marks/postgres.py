@@ -81,7 +81,8 @@ class PostgresMarks:
         present = {
             str(name): str(kind)
             for name, kind in link.query(
-                "SELECT attname, format_type(atttypid, NULL) FROM pg_attribute "
+                # Without a length: a cast to `character` would keep one character.
+                "SELECT attname, format_type(atttypid, -1) FROM pg_attribute "
                 "WHERE attrelid = format('%I.%I', $1::text, $2::text)::regclass AND attnum > 0 AND NOT attisdropped",
                 list(split_table(options.table)),
             )
