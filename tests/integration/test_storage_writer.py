@@ -115,6 +115,23 @@ def test_200_writers_with_all_drivers_on_one_aggregate(outbox: psycopg.Connectio
     assert len(added) == len(POSTGRES_CLIENTS) * each * 4 // 5
 
 
+def test_a_serializable_transaction_that_fails_is_repeated_without_a_gap(
+    outbox: psycopg.Connection, database: str
+) -> None:
+    with psycopg.connect(database) as first, psycopg.connect(database) as second:
+        for connection in (first, second):
+            connection.execute("SET TRANSACTION ISOLATION LEVEL SERIALIZABLE")
+            connection.execute("SELECT count(*) FROM storage_outbox")
+        publish(first, payload={"n": 1})
+        first.commit()
+        with pytest.raises(psycopg.errors.SerializationFailure):
+            publish(second, payload={"n": 2})
+        second.rollback()
+        publish(second, payload={"n": 3})
+    found = outbox.execute("SELECT event_payload->'n', sequence_number FROM storage_outbox ORDER BY 2").fetchall()
+    assert found == [(1, 1), (3, 2)]
+
+
 def test_a_table_that_has_rows_already_is_continued(outbox: psycopg.Connection) -> None:
     outbox.execute(
         "INSERT INTO storage_outbox (outbox_id, aggregate_id, aggregate_type, event_type, event_payload, "

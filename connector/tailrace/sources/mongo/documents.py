@@ -96,6 +96,7 @@ class DocumentConverter:
         self._fields = required + optional
         self._payload = payload
         self._known = ignored.union(self._fields)
+        self._marked = ignored - {"_id", *self._fields}
         self._shapes: dict[tuple[str, ...], _Shape] = {}
 
     @classmethod
@@ -119,9 +120,13 @@ class DocumentConverter:
                 )
             return _new_row(Row, (columns, values, position, committed_ms))
         except UnmappableError as error:
-            return unreadable(document, str(error), position, committed_ms)
+            return unreadable(self._as_inserted(document), str(error), position, committed_ms)
         except UnicodeEncodeError:
-            return unreadable(document, NOT_TEXT, position, committed_ms)
+            return unreadable(self._as_inserted(document), NOT_TEXT, position, committed_ms)
+
+    def _as_inserted(self, document: Document) -> Document:
+        """Leaves out fields that delivery marks change: the dead letter is found by the hash of the document."""
+        return {name: value for name, value in document.items() if name not in self._marked}
 
     def _remember(self, names: tuple[str, ...]) -> _Shape:
         """Returns the plan for documents with these fields; raises UnmappableError if one is missing."""
