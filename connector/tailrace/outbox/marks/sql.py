@@ -2,7 +2,8 @@
 
 Two small tables stand beside the outbox, in its schema. `tailrace_watermark` has one row per pipeline: every row of
 `snapshot` that `begun` does not show is published, or is in `tailrace_undelivered`: the open dead letters, and the
-events that wait behind a parked key. A pipeline that starts anew (`--adopt`) gets another row and keeps the old one.
+events that wait behind a parked key. A pipeline that starts anew (`--adopt`) gets another row and keeps the old one;
+`generation` is the hash of `begun`, which may be too long for an index.
 """
 
 from __future__ import annotations
@@ -32,10 +33,11 @@ def view_name(table: str, pipeline: str) -> str:
 def tables_ddl(table: str) -> list[str]:
     """Returns the statements that create the two tables; they may be repeated."""
     return [
-        f"CREATE TABLE IF NOT EXISTS {beside(table, WATERMARK)} (pipeline text, begun text, outbox text NOT NULL, "
+        f"CREATE TABLE IF NOT EXISTS {beside(table, WATERMARK)} (pipeline text, generation text, begun text NOT NULL, "
+        "outbox text NOT NULL, "
         "system_id text NOT NULL, marks text NOT NULL, snapshot pg_snapshot, lsn pg_lsn NOT NULL, "
         "at timestamptz NOT NULL DEFAULT now(), "
-        "PRIMARY KEY (pipeline, begun))",
+        "PRIMARY KEY (pipeline, generation))",
         f"CREATE TABLE IF NOT EXISTS {beside(table, UNDELIVERED)} (pipeline text, event_id text, "
         "position text NOT NULL, reason text NOT NULL, error text NOT NULL, at timestamptz NOT NULL DEFAULT now(), "
         "PRIMARY KEY (pipeline, event_id))",
@@ -114,8 +116,9 @@ def view_ddl(table: str, pipeline: str, id_column: str, columns: MarkColumns | N
 def save_watermark(table: str) -> str:
     """Parameters: pipeline, begun, table, system id, kind of marks, snapshot or NULL (keeps the stored one), LSN."""
     return (
-        f"INSERT INTO {beside(table, WATERMARK)} AS w (pipeline, begun, outbox, system_id, marks, snapshot, lsn) "  # noqa: S608
-        "VALUES ($1, $2, $3, $4, $5, $6::pg_snapshot, $7::pg_lsn) ON CONFLICT (pipeline, begun) DO UPDATE SET "
+        f"INSERT INTO {beside(table, WATERMARK)} AS w (pipeline, generation, begun, outbox, "  # noqa: S608
+        "system_id, marks, snapshot, lsn) VALUES ($1, md5($2), $2, $3, $4, $5, $6::pg_snapshot, $7::pg_lsn) "
+        "ON CONFLICT (pipeline, generation) DO UPDATE SET "
         "outbox = excluded.outbox, system_id = excluded.system_id, marks = excluded.marks, "
         "snapshot = coalesce(excluded.snapshot, w.snapshot), lsn = excluded.lsn, at = now() "
         # An older instance that is about to end must not set it back.

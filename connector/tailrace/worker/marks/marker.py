@@ -15,7 +15,7 @@ from tailrace import failpoints
 from tailrace.dlq.parked_keys import state_topic, waiting_topic
 from tailrace.dlq.resolutions import resolutions_topic
 from tailrace.dlq.undelivered import WAITING, ResolutionWatch, Undelivered, of_record, of_waiting, read_undelivered
-from tailrace.errors import TailraceError
+from tailrace.errors import MarksRefused, TailraceError
 from tailrace.event import Record
 from tailrace.kafka.client import KafkaOptions
 from tailrace.pipeline.batch import Batch
@@ -92,10 +92,13 @@ class Marker:
         """Notes what became of the events of a batch, right after its commit."""
         if not batch.records:
             return
-        changes = self._changes(batch)
+        try:
+            changes: Changes | None = self._changes(batch)
+        except Exception:  # noqa: BLE001 - publishing must not fail because of marks
+            changes = None
         with self._lock:
             self._batches += 1
-            if self._queue.size + changes.size > QUEUED:
+            if changes is None or self._queue.size + changes.size > QUEUED:
                 self._queue, self._overflowed = Changes(), True
             else:
                 self._queue.extend(changes)
@@ -140,28 +143,35 @@ class Marker:
                 try:
                     self._tick()
                 except TailraceError as error:
-                    self._is_open = False
-                    self._pending = None
-                    if self._warned != error.code:
-                        self._warn(error)
-                    self._warned = error.code
-                    self._store.close()
-                    self._leaving.wait(pause)
-                    pause = min(2 * pause, RETRY_SECONDS[1])
+                    self._failed(error)
+                except Exception as error:  # noqa: BLE001 - a thread that ends would leave marks behind silently
+                    what = f"delivery marks cannot be written: {type(error).__name__}: {error}"
+                    self._failed(MarksRefused(what, remedy="Tailrace tries again by itself. Report it if it stays."))
                 else:
                     pause = RETRY_SECONDS[0]
+                    continue
+                self._leaving.wait(pause)
+                pause = min(2 * pause, RETRY_SECONDS[1])
             self._finish()
         finally:
             self._store.close()
             if self._watch is not None:
                 self._watch.close()
 
+    def _failed(self, error: TailraceError) -> None:
+        """Reports an error once. What was to be marked is found in the database after the next `open`."""
+        self._is_open, self._behind, self._pending = False, True, None
+        if self._warned != error.code:
+            self._warn(error)
+        self._warned = error.code
+        self._store.close()
+
     def _finish(self) -> None:
         """Writes the marks of the last batches, if that is possible at once; otherwise the next start does."""
         try:
             if self._is_open and not self._behind:
                 self._tick()
-        except TailraceError:
+        except Exception:  # noqa: BLE001, S110 - the next start writes them
             pass
 
     def _tick(self) -> None:
@@ -178,17 +188,12 @@ class Marker:
                 self._behind, self._overflowed, self._pending = True, False, None
         if queue.size or self._may_advance():
             failpoints.reached(failpoints.MARKS_PENDING)
-        try:
-            passed = self._passed(stored)
-            if self._behind and passed is not None:
-                self._catch_up(*passed)
-                passed = None
-            if queue.size or passed is not None:
-                self._write(queue, stored, passed)
-        except TailraceError:
-            # The marks of these batches are found in the database after the next `open`.
-            self._behind = True
-            raise
+        passed = self._passed(stored)
+        if self._behind and passed is not None:
+            self._catch_up(*passed)
+            passed = None
+        if queue.size or passed is not None:
+            self._write(queue, stored, passed)
         self._warned = ""
         now = time.monotonic()
         if now >= self._next_resolutions and self._undelivered:

@@ -87,7 +87,8 @@ class PostgresMarks:
                 list(split_table(options.table)),
             )
         }
-        self._id_type = present.get(options.id_column, "text")
+        # `character` alone would be one character.
+        self._id_type = {"character": "bpchar"}.get(kind := present.get(options.id_column, "text"), kind)
         if self._rows and self._columns is not None:
             self._require_writable(link, self._columns, present)
         table = options.table
