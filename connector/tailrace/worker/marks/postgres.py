@@ -87,8 +87,7 @@ class PostgresMarks:
                 list(split_table(options.table)),
             )
         }
-        # `character` alone would be one character.
-        self._id_type = {"character": "bpchar"}.get(kind := present.get(options.id_column, "text"), kind)
+        self._id_type = present.get(options.id_column, "text")
         if self._rows and self._columns is not None:
             self._require_writable(link, self._columns, present)
         table = options.table
