@@ -39,6 +39,7 @@ examples: $(STACK) ## Projections on real servers, disturbed, and compared with 
 	@$(BIN)/python -m examples.run user_cards
 	@$(BIN)/python -m examples.run streams_outbox
 	@$(BIN)/python -m examples.run storage_outbox
+	@$(BIN)/python -m examples.run user_outbox
 
 $(FETCHED): $(STACK) tests/helpers/fetched.py
 	@echo "fetching what only the tests need: a schema registry (159 MB), test suites (once)"

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from pathlib import Path
-from typing import ClassVar, Generic, TypeVar
+from typing import ClassVar, Generic, NamedTuple, TypeVar
 
 from tailrace.testkit.demo.environment import DemoEnvironment
 from tailrace.testkit.demo.process import TailraceProcess
@@ -16,6 +17,13 @@ ROOT = Path(__file__).parent.parent
 Rows = dict[str, str]
 """A description of each entity, by key."""
 S = TypeVar("S", bound=Service)
+
+
+class Finding(NamedTuple):
+    """One line of the verdict: what was compared, and what is wrong."""
+
+    compared: str
+    wrong: list[str]
 
 
 class Example(ABC, Generic[S]):
@@ -55,3 +63,7 @@ class Example(ABC, Generic[S]):
     @abstractmethod
     def disturb(self, earlier: WorkloadWriter) -> None:
         """Causes a fault that a projection must survive, while events arrive. The writer `earlier` has stopped."""
+
+    def audit(self, writers: Sequence[WorkloadWriter]) -> list[Finding]:
+        """Compares more than the projection in the end. The writers have stopped, the connector runs."""
+        return []

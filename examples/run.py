@@ -21,6 +21,7 @@ from examples.order_summary.oracle import OrderSummary
 from examples.storage_outbox.oracle import StorageOutbox
 from examples.streams_outbox.oracle import StreamsOutbox
 from examples.user_cards.oracle import UserCards
+from examples.user_outbox.oracle import UserOutbox
 from tailrace.cli.output import print_error
 from tailrace.errors import TailraceError
 from tailrace.testkit.demo.display import Display, display_for
@@ -33,6 +34,7 @@ EXAMPLES: dict[str, type[Example[Any]]] = {
     "user_cards": UserCards,
     "streams_outbox": StreamsOutbox,
     "storage_outbox": StorageOutbox,
+    "user_outbox": UserOutbox,
 }
 RATE = 20.0
 """Transactions per second: slow enough to follow on a terminal."""
@@ -127,7 +129,11 @@ class Run:
         events = len(example.service.in_outbox())
         verdict = f"{len(wrong)} differ" if wrong else "the projection is what the outbox says"
         self._show.note(f"{events} events, {len(rows)} rows: {verdict}", alarm=bool(wrong))
-        return DIFFERENT if wrong else 0
+        findings = example.audit(self._writers)
+        for finding in findings:
+            result = f"wrong: {', '.join(finding.wrong[:SHOWN])}" if finding.wrong else "as it must be"
+            self._show.note(f"{finding.compared}: {result}", alarm=bool(finding.wrong))
+        return DIFFERENT if wrong or any(finding.wrong for finding in findings) else 0
 
 
 def main(arguments: list[str] | None = None) -> int:

@@ -51,6 +51,17 @@ def python(*arguments: str, **environ: str) -> subprocess.CompletedProcess[str]:
         ("user_cards", ["3 users deleted", r"user-7-\d+ .* Oslo, changed \d+ times", r"user-7-\d+ +is gone"]),
         ("streams_outbox", ["connector and worker killed", r"team-\d .* payouts, .* EUR"]),
         ("storage_outbox", ["8 writers at once", r"store-7-\d+ .* numbers up to \d+, 0 wrong"]),
+        (
+            "user_outbox",
+            [
+                r"connector and worker killed",
+                r"\d+ events committed, \d+ rolled back; on Kafka \d+ records, 1 dead letters, .*: as it must be",
+                r"statuses: \d+ published, 1 failed: as it must be",
+                r"\d+ users, 2 deleted, with an event for each revision: as it must be",
+                r"processed_events: \d+ applied, 4 skipped as stale: as it must be",
+                r"\d+ published documents deleted, and nothing published by that: as it must be",
+            ],
+        ),
     ],
 )
 def test_runs_to_its_end_with_one_command(example: str, seen: list[str]) -> None:

@@ -1,0 +1,1 @@
+"""A users service on MongoDB that writes its events with the outbox writer."""
