@@ -131,7 +131,8 @@ def yaml_value(value: object) -> str:
 def example_lines(found: list[Setting]) -> Iterator[str]:
     """The complete example: defaults where they say something, otherwise the field's own example."""
     for setting in found:
-        if setting.path.startswith(("source.mongo", "source.collection", "source.messages")):
+        # Settings of MongoDB or of messages, and one that `start: now` does not allow.
+        if setting.path.startswith(("source.mongo", "source.collection", "source.messages", "source.start_where")):
             continue
         indent, name = "  " * setting.path.count("."), setting.path.rpartition(".")[2]
         if setting.section:

@@ -2,6 +2,8 @@
 
     TailraceError
     ├── ConfigError                 a setting is wrong                          user    HALT  (exit 2)
+    │   ├── StartWhereInvalid       the predicate of the first read (source.start_where) cannot be used
+    │   ├── StartWhereChanged       the predicate is not the one that an unfinished first read began with
     │   ├── TransactionEnded        a handler has ended the transaction of its events
     │   └── NoOutboxTable           the command needs an outbox table, and the pipeline reads messages
     ├── Unavailable                 a server is unavailable for now             peer    RETRY
@@ -131,6 +133,14 @@ class TailraceError(Exception):
 
 class ConfigError(TailraceError):
     exit_code = 2
+
+
+class StartWhereInvalid(ConfigError):
+    pass
+
+
+class StartWhereChanged(ConfigError):
+    pass
 
 
 class TransactionEnded(ConfigError):

@@ -59,9 +59,10 @@ def slot_dropped(shop: Shop) -> None:
     work(shop)
 
 
-def offsets_deleted(service: Service) -> None:
-    """Deletes the stored position and the position history."""
-    work(service)
+def offsets_deleted(service: Service, *, writes: bool = True) -> None:
+    """Deletes the stored position and the position history; the service `writes` before."""
+    if writes:
+        work(service)
     topic = service.settings["kafka"]["offsets_topic"]
     admin = service.kafka.admin()
     for each in admin.delete_topics([topic, f"{topic}-ledger"]).values():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from tailrace.event import Row
@@ -44,7 +45,7 @@ class OldDocuments(MongoSource):
     """The old documents that the pipeline has passed."""
 
     def __init__(self, options: MongoOptions, timestamp: str, before_ms: int) -> None:
-        super().__init__(options, wakeup=Wakeup())
+        super().__init__(replace(options, start_where=""), wakeup=Wakeup())
         self._timed_by = timestamp
         self._before_ms = before_ms
         self._reader: _Reader | None = None

@@ -34,6 +34,7 @@ from tailrace.sources.mongo.client import collection_ids, identify, require_repl
 from tailrace.sources.mongo.documents import CODEC, Document, DocumentConverter, milliseconds
 from tailrace.sources.mongo.options import MongoOptions, can_split
 from tailrace.sources.mongo.resume_check import check_resume
+from tailrace.sources.mongo.start_where import count_documents, require_unchanged, require_valid
 
 SAMPLE = 20
 """The number of newest documents of each collection that are read with the layout."""
@@ -92,6 +93,7 @@ class MongoChecks:
                 ("rights", self._rights),
                 ("fields", self._fields),
                 ("order_by", self._order_by),
+                ("start_where", self._start_where),
                 ("members", self._members),
                 ("write concern", self._write_concern),
                 ("oplog", self._oplog),
@@ -119,6 +121,7 @@ class MongoChecks:
                 "what was missed. One start with --adopt continues without the events of the lost collection."
             )
             return fail("start", f"{MISSING}: {options.database}.{self._missing[0]}", remedy)
+        require_unchanged(stored, options.start_where)
         with observer(options) as client:
             facts = identify(client)
             ids = collection_ids(client, options.database, options.collections, create=False)
@@ -249,6 +252,19 @@ class MongoChecks:
                 remedy = f"db.getCollection({json.dumps(collection)}).createIndex({json.dumps(order)})"
                 return fail("order_by", found, f"{remedy}, or set source.order_by: [_id].")
         return ok("order_by", ", ".join(order))
+
+    def _start_where(self) -> CheckResult | None:
+        """Whether the first read can select its documents; how many those are, if they can be counted in time."""
+        options = self._options
+        if not options.start_where or not options.beginning or not self._may_stream:
+            return None
+        require_valid(self._client, options.database, options.collections, options.start_where)
+        counted = count_documents(self._client, options.database, options.collections, options.start_where)
+        if counted is None:
+            return ok("start_where", f"{options.start_where} (there are too many documents to count them here)")
+        selected, total = counted
+        found = f"a first read publishes {selected:,} documents and leaves out {total - selected:,}"
+        return ok("start_where", f"{options.start_where}: {found}")
 
     def _members(self) -> CheckResult | None:
         if "setName" not in self._hello:

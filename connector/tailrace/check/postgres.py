@@ -39,6 +39,7 @@ from tailrace.sources.postgres.probes import free_bytes, log_folder
 from tailrace.sources.postgres.publication import read_published
 from tailrace.sources.postgres.resume_check import ResumeAction, ServerIdentity, SlotState, check_resume
 from tailrace.sources.postgres.snapshot import require_whole
+from tailrace.sources.postgres.start_where import count_rows, require_unchanged, require_valid
 from tailrace.sources.postgres.table_rescan import require_same_log
 from tailrace.sources.postgres.timelines import follow
 from tailrace.sources.postgres.unpublished_rows import read_partitions, require_logged
@@ -87,6 +88,7 @@ class PostgresChecks:
                 ("delivery columns", self._delivery_columns),
                 ("order of rows", self._order),
                 ("marks", lambda: check_marks(self._link, options) if self._relation else None),
+                ("start_where", self._start_where),
             ]
             if options.messages is not None:
                 outbox = [
@@ -133,6 +135,7 @@ class PostgresChecks:
             PgConnection(options.conninfo, replication=False, timeout=timeout) as control,
         ):
             server = self._server = catalog.identify(replication)
+            require_unchanged(stored, options.start_where)
             if stored is None and slot is None:
                 return ok("start", "a first start: no position is stored, and the slot will be created")
             published = read_published(control, options)
@@ -283,6 +286,21 @@ class PostgresChecks:
     def _order(self) -> CheckResult | None:
         known = all(column in self._kinds for column in self._options.order_by)
         return check_order(self._options.order_by, self._kinds) if known else None
+
+    def _start_where(self) -> CheckResult | None:
+        """Whether the first read can select its rows; how many those are, if they can be counted in time."""
+        where = self._options.start_where
+        if not where or not self._options.beginning or not self._relation:
+            return None
+        require_valid(self._link, self._options.table, where, every_row=False)
+        counted = count_rows(self._link, self._options.table, where, self._link.timeout)
+        if counted is None:
+            return ok("start_where", f"{where} (the table is too large to count the rows here)")
+        selected, left_out, unknown = counted
+        if unknown:
+            found = f"{where} is neither true nor false (NULL) for {unknown:,} rows"
+            return fail("start_where", found, "Say what NULL means, such as `processed IS NOT TRUE`.")
+        return ok("start_where", f"{where}: a first read publishes {selected:,} rows and leaves out {left_out:,}")
 
     def _primary(self) -> CheckResult | None:
         in_recovery = self._link.query("SELECT pg_is_in_recovery()")[0][0] == "t"

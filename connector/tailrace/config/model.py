@@ -22,9 +22,11 @@ from tailrace.config.sources import (
     Collections,
     MessageSettings,
     MongoAddress,
+    StartWhere,
     require_messages,
     require_one_database,
     require_orderable,
+    valid_start_where,
 )
 from tailrace.config.values import (
     Bootstrap,
@@ -107,6 +109,13 @@ class SourceSettings(Section):
     """Whether Tailrace creates a missing slot, publication or collection."""
     start: Literal["now", "beginning"] = Field(default="now", description="now or beginning", examples=["now"])
     """Where the first start begins: with rows written from now on, or with the rows already in the outbox."""
+    start_where: StartWhere = Field(
+        default="",
+        description="a condition on columns (Postgres), or a filter (MongoDB)",
+        examples=["processed IS NOT TRUE"],
+    )
+    """Which existing rows `start: beginning` publishes: an SQL condition, or a MongoDB filter such as
+    `{status: {$ne: published}}`. Empty: all; with `marks: rows`, those that are not marked as published."""
     order_by: tuple[Column, ...] = Field(
         default=(), description="a list of columns of the outbox table", examples=["[created_at, id]"]
     )
@@ -138,6 +147,9 @@ class SourceSettings(Section):
         )
         if self.messages is not None:
             require_messages(self.__dict__, self.model_fields_set)
+        self.__dict__["start_where"] = valid_start_where(
+            self.start_where, is_mongo=self.mongo is not None, beginning=self.start == "beginning"
+        )
         return self
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Mapping
 from typing import Annotated
@@ -11,6 +12,8 @@ from pydantic import AfterValidator, BeforeValidator, Field
 from tailrace.config.kafka_settings import wrong
 from tailrace.config.secrets import Secret, connection_secret
 from tailrace.config.section import Section
+from tailrace.sources.mongo.filters import filter_text
+from tailrace.sources.postgres.predicate import parse_predicate
 
 POSTGRES_ONLY = ("table", "messages", "slot", "publication", "failover", "on_change", "replay_window")
 MONGO_ONLY = ("collection",)
@@ -95,5 +98,36 @@ def require_orderable(order_by: tuple[str, ...], *, has_mongo: bool) -> None:
         raise wrong("fields of the document itself", "remove nested fields such as a.b", "source", "order_by")
 
 
+def as_text(given: object) -> object:
+    """Returns a filter that is written as YAML as JSON."""
+    if not isinstance(given, dict):
+        return given
+    try:
+        return json.dumps(given, sort_keys=True)
+    except TypeError:
+        raise wrong(
+            "values that JSON has", 'write a date as `{$date: "2026-01-01T00:00:00Z"}`, and field names as texts'
+        ) from None
+
+
+def valid_start_where(text: str, *, is_mongo: bool, beginning: bool) -> str:
+    """Returns the predicate, a filter in a standard form; refuses what cannot be the same in a resumed first read."""
+    if not text:
+        return ""
+    place = ("source", "start_where")
+    if not beginning:
+        raise wrong("nothing, because source.start is `now`", "remove it, or set start: beginning", *place)
+    try:
+        if is_mongo:
+            return filter_text(text)
+        parse_predicate(text)
+    except ValueError as error:
+        expected = "a MongoDB filter" if is_mongo else "an SQL condition on columns of the outbox"
+        example = "{status: {$ne: published}}" if is_mongo else "processed IS NOT TRUE"
+        raise wrong(f"{expected}; {error}", f"write it like `start_where: {example}`", *place) from None
+    return text.strip()
+
+
 MongoAddress = Annotated[Secret, BeforeValidator(mongo_address)]
+StartWhere = Annotated[str, BeforeValidator(as_text)]
 Collections = Annotated[tuple[str, ...], BeforeValidator(one_or_more), AfterValidator(collections)]

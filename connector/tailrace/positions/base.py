@@ -12,6 +12,7 @@ from typing import Any, Protocol
 from tailrace.errors import WrongLog
 from tailrace.positions import archive, mongo, postgres
 from tailrace.positions.archive import ArchivePosition
+from tailrace.positions.first_read import FirstRead
 from tailrace.positions.mongo import TokenPosition
 from tailrace.positions.postgres import LsnPosition
 
@@ -78,6 +79,11 @@ def is_streaming(stored: Position | None) -> bool:
 def knows_start(stored: Position | None) -> bool:
     """Whether the position records which rows existed before the first start and are not published."""
     return isinstance(stored, LsnPosition | TokenPosition) and bool(stored.begun)
+
+
+def first_read_of(stored: Position | None) -> FirstRead | None:
+    """Returns which rows the first read has left out because of source.start_where; None if it left out none."""
+    return stored.first_read if isinstance(stored, LsnPosition | TokenPosition) else None
 
 
 def other_kind(stored: Position, database: str) -> WrongLog:

@@ -10,6 +10,7 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
+from tailrace.positions.first_read import FirstRead
 from tailrace.positions.recovery_mark import Recovery
 
 SOURCE = "mongo"
@@ -56,12 +57,14 @@ class CollectionRead:
     """Progress of reading the documents from before the stream.
 
     `collection` is the one being read, empty before the first; `after` is the sort key of the last published document
-    (Extended JSON), `documents` the number of published documents.
+    (Extended JSON), `documents` the number of published documents. `where` is the filter for the documents
+    (`source.start_where`) as JSON; empty: all documents.
     """
 
     collection: str = ""
     after: str | None = None
     documents: int = 0
+    where: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,6 +83,8 @@ class TokenPosition:
     """With `start: now`, the server's clock (ms) at the first start: earlier documents are not published. Empty:
     none, or unknown.
     """
+    first_read: FirstRead | None = None
+    """With `source.start_where`, which documents the first read has left out."""
 
     def __str__(self) -> str:
         if self.collection_read:
@@ -120,17 +125,21 @@ class TokenPosition:
             "log": asdict(self.log),
         }
         if self.collection_read:
-            stored["collection_read"] = asdict(self.collection_read)
+            stored["collection_read"] = {
+                name: value for name, value in asdict(self.collection_read).items() if name != "where" or value
+            }
         if self.recovery:
             stored["recovery"] = asdict(self.recovery)
         if self.begun:
             stored["begun"] = self.begun
+        if self.first_read:
+            stored["first_read"] = asdict(self.first_read)
         return stored
 
     @classmethod
     def from_json(cls, stored: dict[str, Any]) -> TokenPosition:
         """Parses the stored form; raises ValueError, KeyError or TypeError if it is invalid."""
-        read, recovery = stored.get("collection_read"), stored.get("recovery")
+        read, recovery, first_read = (stored.get(name) for name in ("collection_read", "recovery", "first_read"))
         if not isinstance(stored["token"]["_data"], str) or not isinstance(stored["time"], str):
             raise TypeError("token or time is invalid")
         if not isinstance(stored["log"]["collections"], dict):
@@ -144,4 +153,5 @@ class TokenPosition:
             collection_read=CollectionRead(**read) if read else None,
             recovery=Recovery(**recovery) if recovery else None,
             begun=str(stored.get("begun", "")),
+            first_read=FirstRead(**first_read) if first_read else None,
         )

@@ -14,6 +14,7 @@ import re
 from dataclasses import asdict, dataclass, replace
 from typing import Any, Final
 
+from tailrace.positions.first_read import FirstRead
 from tailrace.positions.recovery_mark import Recovery
 
 SOURCE = "postgres"
@@ -85,12 +86,13 @@ class TableRead:
 
     `snapshot` is `pg_current_snapshot()` under the slot's exported snapshot: a later session uses it to separate the
     rows before it from the rows after it. `after` is the sort key of the last published row, `rows` the number of
-    published rows.
+    published rows. `where` is the predicate for the rows (`source.start_where`); empty: all rows.
     """
 
     snapshot: str
     after: list[str | None] | None = None
     rows: int = 0
+    where: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,6 +120,8 @@ class LsnPosition:
     """Changes when a restore on the same timeline is accepted: LSNs before and after it are of different logs."""
     begun: str = ""
     """With `start: now`, the snapshot of the first start: its rows are not published. Empty: none, or unknown."""
+    first_read: FirstRead | None = None
+    """With `source.start_where`, which rows the first read has left out."""
 
     def __str__(self) -> str:
         if self.creating:
@@ -176,7 +180,9 @@ class LsnPosition:
         if self.cut:
             stored["cut"] = {"commit_lsn": format_lsn(self.cut.commit_lsn), "rows": self.cut.rows}
         if self.table_read:
-            stored["table_read"] = asdict(self.table_read)
+            stored["table_read"] = {
+                name: value for name, value in asdict(self.table_read).items() if name != "where" or value
+            }
         if self.creating:
             stored["creating"] = True
         if self.recovery:
@@ -191,13 +197,15 @@ class LsnPosition:
             stored["history"] = self.history
         if self.begun:
             stored["begun"] = self.begun
+        if self.first_read:
+            stored["first_read"] = asdict(self.first_read)
         return stored
 
     @classmethod
     def from_json(cls, stored: dict[str, Any]) -> LsnPosition:
         """Parses the stored form; raises ValueError, KeyError or TypeError if it is invalid."""
         cut, table_read, recovery = stored.get("cut"), stored.get("table_read"), stored.get("recovery")
-        last = stored.get("last")
+        last, first_read = stored.get("last"), stored.get("first_read")
         return cls(
             log=LogIdentity(**stored["log"]),
             lsn=parse_lsn(stored["lsn"]),
@@ -213,4 +221,5 @@ class LsnPosition:
             else None,
             history=str(stored.get("history", "")),
             begun=str(stored.get("begun", "")),
+            first_read=FirstRead(**first_read) if first_read else None,
         )

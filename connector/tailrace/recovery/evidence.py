@@ -8,14 +8,17 @@ old ones.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
 
 from tailrace.positions.base import Position, from_stored, is_streaming
+from tailrace.positions.first_read import FirstRead
 from tailrace.positions.mongo import TokenPosition
 from tailrace.positions.postgres import LsnPosition
 from tailrace.positions.recovery_mark import Recovery
 from tailrace.recovery.rules import LONG_MS, SKEW_MS
+from tailrace.sources.mongo.options import MongoOptions
+from tailrace.sources.postgres.options import PostgresOptions
 from tailrace.sources.postgres.resume_check import ServerIdentity
 from tailrace.sources.postgres.snapshot import Snapshot
 from tailrace.state.position_history import Offsets, PositionEntry, offsets_at
@@ -50,6 +53,19 @@ def begun_before(mark: Recovery) -> str:
     """Returns what is known of the pipeline's first start; empty if the database was restored, perhaps to before it."""
     lost = from_stored(mark.lost) if mark.lost and not mark.went_back else None
     return lost.begun if isinstance(lost, LsnPosition | TokenPosition) else ""
+
+
+def first_read_before(mark: Recovery, options: PostgresOptions | MongoOptions) -> FirstRead | None:
+    """Returns what the first read has left out.
+
+    After a restore without the snapshot, whose transaction ids mean nothing then. If the position is lost, the settings
+    say which rows may have been left out.
+    """
+    lost = from_stored(mark.lost) if mark.lost else None
+    if lost is None or getattr(lost, "creating", False):
+        return FirstRead(options.start_where) if options.beginning and options.start_where else None
+    known = lost.first_read if isinstance(lost, LsnPosition | TokenPosition) else None
+    return replace(known, snapshot="") if known is not None and mark.went_back else known
 
 
 def is_true(

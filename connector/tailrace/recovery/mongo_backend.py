@@ -19,7 +19,7 @@ from tailrace.positions.base import Position, other_kind
 from tailrace.positions.mongo import ClusterTime, CollectionRead, TokenPosition
 from tailrace.positions.recovery_mark import Recovery, require_complete
 from tailrace.recovery.backend import RECOVERABLE, STAYS, AcceptRow, Begin
-from tailrace.recovery.evidence import Evidence, begun_before, by_time
+from tailrace.recovery.evidence import Evidence, begun_before, by_time, first_read_before
 from tailrace.recovery.oplog_gap import require_read
 from tailrace.sources.bounded import BoundedSource
 from tailrace.sources.mongo.change_stream import DOING, ChangeStreamCursor
@@ -169,6 +169,7 @@ class MongoRecovery(BoundedSource):
             start=start,
             fresh=not again,
             keeps=self._accept,
+            left_out=start.first_read,
         )
         return start
 
@@ -197,6 +198,7 @@ class MongoRecovery(BoundedSource):
             collection_read=CollectionRead(),
             recovery=self._mark,
             begun=begun_before(self._mark),
+            first_read=first_read_before(self._mark, options),
         )
 
 

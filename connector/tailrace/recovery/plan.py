@@ -22,12 +22,12 @@ from tailrace.errors import (
     TailraceError,
     UndecodableTransaction,
 )
-from tailrace.positions.base import Position, from_stored, to_stored
+from tailrace.positions.base import Position, from_stored, is_streaming, to_stored
 from tailrace.positions.postgres import LsnPosition
 from tailrace.positions.recovery_mark import Recovery
 from tailrace.recovery import backend as backends
 from tailrace.recovery.backend import Backend
-from tailrace.recovery.evidence import Evidence, streams
+from tailrace.recovery.evidence import Evidence, first_read_before, streams
 from tailrace.recovery.id_index import OwnerRules
 from tailrace.recovery.published_index import PublishedIndex
 from tailrace.recovery.row_filter import RowFilter
@@ -156,7 +156,8 @@ class RecoveryPlanner:
         if case.skips:
             # Everything newer than the transaction that is neither on Kafka nor in the log belongs to it.
             rules = DecisionRules(since_ms=rules.since_ms, from_beginning=True)
-        rules = replace(rules, passed=evidence.passed, has_time_zone=self.backend.has_time_zone())
+        selected = first_read_before(case.mark, self.wiring.database) is not None
+        rules = replace(rules, passed=evidence.passed, has_time_zone=self.backend.has_time_zone(), is_selected=selected)
         owner = OwnerRules(
             {name.encode() for name in known.elsewhere(case.stored or case.lost)},
             known.noted,
@@ -230,7 +231,13 @@ class RecoveryPlanner:
         there = self.backend.readable()
         if there is None:
             return row_filter.tally
-        outbox = open_outbox(replace(self.wiring, database=there), Window())
+        lost = case.lost
+        outbox = open_outbox(
+            replace(self.wiring, database=there),
+            Window(),
+            first_read_before(case.mark, there),
+            complete=lost is None or is_streaming(lost),
+        )
         try:
             for row, transaction, created_ms in outbox.rows():
                 row_filter.accept(row, transaction, None if created_ms < 0 else created_ms)

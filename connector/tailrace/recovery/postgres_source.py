@@ -16,7 +16,7 @@ from tailrace.positions.base import Position, from_stored
 from tailrace.positions.postgres import LastTransaction, LogIdentity, LsnPosition, TableRead
 from tailrace.positions.recovery_mark import Recovery
 from tailrace.recovery.backend import AcceptRow, Begin
-from tailrace.recovery.evidence import begun_before
+from tailrace.recovery.evidence import begun_before, first_read_before
 from tailrace.sources.bounded import BoundedSource
 from tailrace.sources.postgres import catalog, publication
 from tailrace.sources.postgres.connection import PgConnection
@@ -68,6 +68,7 @@ class TableSource(BoundedSource):
             exported=exported,
             keeps=self._accept,
             moves=moves,
+            left_out=start.first_read,
         )
 
     def _fingerprint(self) -> str:
@@ -153,6 +154,7 @@ class PostgresRecovery(TableSource):
             last=LastTransaction(lsn),
             history=_history(self._mark),
             begun=begun_before(self._mark),
+            first_read=first_read_before(self._mark, options),
         )
         return begin, exported
 

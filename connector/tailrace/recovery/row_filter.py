@@ -9,6 +9,7 @@ from typing import Protocol
 from tailrace.errors import RecoveryUncertain, Rejected
 from tailrace.event import OutboxEvent, Row
 from tailrace.pipeline.processor import EventProcessor
+from tailrace.positions.first_read import LEFT_OUT
 from tailrace.recovery.id_index import PublishedRecord
 from tailrace.recovery.published_index import PublishedIndex
 from tailrace.recovery.rules import REFUSED, DecisionRules, RecoveryTally, RowDecision
@@ -50,15 +51,24 @@ class RowFilter:
     def accept(self, row: Row, transaction: int, created_ms: int | None) -> bool:
         """Returns whether the row must be published."""
         around = self.around
+        if self.rules.is_selected and transaction == LEFT_OUT:
+            event, name, _, _ = self._read(row)
+            # The predicate may have become false since, by a mark.
+            is_published = self._is_published(event, self.index.find(name, event))
+            return self._pass(RowDecision.PUBLISHED if is_published else RowDecision.LEFT_OUT)
         marked = self.is_marked is not None and self.rules.since_ms is None and self.is_marked(row)
-        if marked or self.rules.has_passed(transaction) or (around is not None and precedes(transaction, around.xid)):
-            self.tally.note(RowDecision.PASSED)
-            self.on_progress(self.tally.rows)
-            return False
+        is_uncertain = self.rules.is_uncertain(transaction, self.rules.time_of(created_ms))
+        has_passed = self.rules.has_passed(transaction) or (around is not None and precedes(transaction, around.xid))
+        if marked or (has_passed and not is_uncertain):
+            return self._pass(RowDecision.PASSED)
         created_ms = self.rules.time_of(created_ms)
         event, name, type_name, topic = self._read(row)
         if around is not None and around.contains(name, transaction):
             decision = RowDecision.BROUGHT
+        elif is_uncertain:
+            self.index.read_from_beginning()
+            found = self.index.find(name, event)
+            decision = RowDecision.PUBLISHED if self._is_published(event, found) else RowDecision.UNDECIDED
         elif around is not None and transaction == around.xid % _WRAP:
             decision = (
                 RowDecision.PUBLISHED if self._is_published(event, self.index.find(name, event)) else RowDecision.MISSED
@@ -72,6 +82,11 @@ class RowFilter:
             raise undecided(self.tally, timed=created_ms is not None)
         self.on_progress(self.tally.rows)
         return decision is RowDecision.MISSED
+
+    def _pass(self, decision: RowDecision) -> bool:
+        self.tally.note(decision)
+        self.on_progress(self.tally.rows)
+        return False
 
     def _decide(self, event: OutboxEvent | None, name: str, created_ms: int | None) -> RowDecision:
         found = self.index.find(name, event)

@@ -12,6 +12,7 @@ from collections import Counter
 from dataclasses import dataclass, field
 from enum import StrEnum
 
+from tailrace.positions.first_read import UNCERTAIN
 from tailrace.verify.backend import precedes
 
 LONG_MS = 3_600_000
@@ -33,6 +34,8 @@ class RowDecision(StrEnum):
     """Not on Kafka (any more), but created long before the log was lost."""
     OLDER = "older"
     """Created before the time given with --since."""
+    LEFT_OUT = "left_out"
+    """In the outbox before the first read, and left out by source.start_where."""
     BROUGHT = "brought"
     """The log contains it, next to a transaction that is skipped."""
     UNDECIDED = "untold"
@@ -50,7 +53,8 @@ class DecisionRules:
     `passed`: rows of transactions before this id (32 bits) were passed. `until_ms`: the source's clock at the last
     known position. `at_end`: nothing behind that was ever published. `since_ms`: given by a person, replaces both.
     `from_beginning`: rows from before the first start are published as well. `has_time_zone`: the time column has a
-    time zone; otherwise its times cannot be compared.
+    time zone; otherwise its times cannot be compared. `is_selected`: source.start_where limited the first read, and
+    rows are marked with what it did with them.
     """
 
     passed: int | None = None
@@ -59,6 +63,7 @@ class DecisionRules:
     since_ms: int | None = None
     from_beginning: bool = False
     has_time_zone: bool = True
+    is_selected: bool = False
 
     def time_of(self, created_ms: int | None) -> int | None:
         """Returns the time of creation if it is reliable."""
@@ -66,6 +71,11 @@ class DecisionRules:
 
     def has_passed(self, transaction: int) -> bool:
         return self.passed is not None and self.since_ms is None and precedes(transaction, self.passed)
+
+    def is_uncertain(self, transaction: int, created_ms: int | None) -> bool:
+        """Returns whether the first read may have left out the row, so that only Kafka or a person can decide."""
+        decided = self.since_ms is not None and created_ms is not None
+        return self.is_selected and transaction == UNCERTAIN and not decided
 
     def decide(self, created_ms: int | None, kept_since: float) -> RowDecision:
         """Decides about a row that is neither on Kafka nor known to be passed.

@@ -91,7 +91,7 @@ class MongoLog:
             raise not_a_point(str(position), FORMS)
         check_resume(position, self._log, self._now)
         self._open({"startAfter": server_token(position.token)}, str(position), position.time)
-        return replace(position, log=self._log, begun=self._stored.begun)
+        return replace(position, log=self._log, begun=self._stored.begun, first_read=self._stored.first_read)
 
     def _at_time(self, time: ClusterTime) -> TokenPosition:
         if time.pair > (self._now.seconds, self._now.increment + 1):
@@ -100,7 +100,10 @@ class MongoLog:
                 remedy="Give a point in the past.",
             )
         token = self._open({"startAtOperationTime": Timestamp(*time.pair)}, f"the cluster time {time}", time)
-        return TokenPosition(self._log, token, time, time.seconds * 1000, begun=self._stored.begun)
+        stored = self._stored
+        return TokenPosition(
+            self._log, token, time, time.seconds * 1000, begun=stored.begun, first_read=stored.first_read
+        )
 
     def _open(self, start: Stage, what: str, time: ClusterTime) -> dict[str, object]:
         """Asks the server whether it can start there, and returns the token of that position."""

@@ -57,7 +57,8 @@ def _source(wiring: Wiring, id_: str, origin: Origin, selection: Selection, wake
 
         # Another name, so that it is not counted as a connector. A start position with a collection read makes it
         # read the collections first; the end position stops it there.
-        named = replace(database, app_name=f"{database.app_name} (replay)", create=False, adopt=False, untimed_ms=0)
+        name = f"{database.app_name} (replay)"
+        named = replace(database, app_name=name, create=False, adopt=False, untimed_ms=0, start_where="")
         return MongoSource(named, wakeup=wakeup)
     if origin == "table":
         return TableRescan(database, within=(selection.since_ms, selection.until_ms))

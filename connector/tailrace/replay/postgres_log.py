@@ -108,7 +108,10 @@ class PostgresLog:
                 [f"`oldest`, {describe_position(self.oldest)}"],
             )
         # What is known of the table holds for its current state, wherever reading starts.
-        return replace(position, log=self._log, watched=self._stored.watched, begun=self._stored.begun)
+        stored = self._stored
+        return replace(
+            position, log=self._log, watched=stored.watched, begun=stored.begun, first_read=stored.first_read
+        )
 
     def _at_time(self, at_ms: int) -> Position:
         # Commit times are almost, but not exactly, in the order of the log.
@@ -136,7 +139,13 @@ class PostgresLog:
         before = [position.at_ms for position in (*known, self._stored) if position.lsn <= lsn]
         stored = self._stored
         return LsnPosition(
-            self._log, lsn, max(before, default=0), watched=stored.watched, history=stored.history, begun=stored.begun
+            self._log,
+            lsn,
+            max(before, default=0),
+            watched=stored.watched,
+            history=stored.history,
+            begun=stored.begun,
+            first_read=stored.first_read,
         )
 
     def close(self) -> None:

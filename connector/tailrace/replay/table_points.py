@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 
 from tailrace.check.health import read_kafka_status
 from tailrace.errors import ConfigError, PositionAhead, WrongLog
-from tailrace.positions.base import Position, is_streaming, other_kind
+from tailrace.positions.base import Position, first_read_of, is_streaming, other_kind
 from tailrace.positions.mongo import ClusterTime, CollectionRead, TokenPosition
 from tailrace.positions.postgres import LsnPosition, TableRead, format_lsn, parse_lsn
 from tailrace.positions.recovery_mark import require_complete
@@ -119,6 +119,10 @@ def from_collections(stored: Position) -> Position:
 
 def before_first_start(wiring: Wiring, stored: Position, taken: str, left: str) -> list[str]:
     """Returns a note about rows from before the first start that were never published: they are `taken` or `left`."""
+    if first_read_of(stored) is not None:
+        if isinstance(stored, LsnPosition):
+            return [f"rows that the first read left out (source.start_where) {left}; one changed since counts as new"]
+        return [f"documents that the first read left out (source.start_where) {taken}"]
     if wiring.settings.source.start == "beginning":
         return []
     if isinstance(stored, LsnPosition) and stored.begun:

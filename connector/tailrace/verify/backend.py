@@ -8,6 +8,7 @@ from typing import NamedTuple, Protocol
 
 from tailrace.event import Row
 from tailrace.positions.base import Position
+from tailrace.positions.first_read import LEFT_OUT
 
 _HALF = 1 << 31
 _NORMAL = 3
@@ -77,6 +78,11 @@ def everywhere(transaction: int) -> bool:
 def no_start(transaction: int, created_ms: int) -> bool:
     """For a pipeline that publishes all rows, or whose first start is not known."""
     return False
+
+
+def is_left_out(transaction: int, created_ms: int) -> bool:
+    """For a pipeline whose first read was limited by source.start_where: the reader has marked what it left out."""
+    return transaction == LEFT_OUT
 
 
 def never(topic: int, key: bytes | None, created_ms: int) -> bool:

@@ -17,6 +17,7 @@ from pymongo.read_concern import ReadConcern
 from tailrace.errors import CollectionGone, EventTooLarge, HistoryLost, StreamChanged
 from tailrace.event import Row
 from tailrace.positions.base import Position, is_streaming
+from tailrace.positions.first_read import LEFT_OUT, UNCERTAIN, FirstRead
 from tailrace.positions.mongo import ClusterTime, TokenPosition
 from tailrace.sources.mongo.change_stream import ChangeStreamCursor
 from tailrace.sources.mongo.changes import Changes, server_token
@@ -24,7 +25,8 @@ from tailrace.sources.mongo.client import collection_ids, connect, identify, tra
 from tailrace.sources.mongo.decoding import concatenated, decoded
 from tailrace.sources.mongo.documents import Document, DocumentConverter, created_ms
 from tailrace.sources.mongo.options import MongoOptions, can_split
-from tailrace.verify.backend import OutboxRow, Window, everywhere, no_start, nowhere
+from tailrace.sources.mongo.start_where import left_out_filter, uncertain_filter
+from tailrace.verify.backend import OutboxRow, Window, everywhere, is_left_out, no_start, nowhere
 from tailrace.verify.findings import UNKNOWN
 
 BATCH = 2000
@@ -32,7 +34,9 @@ WAIT_MS = 200
 
 
 class MongoOutboxReader:
-    def __init__(self, options: MongoOptions, window: Window) -> None:
+    def __init__(self, options: MongoOptions, window: Window, first_read: FirstRead | None = None) -> None:
+        """`first_read`: mark the documents that it has left out (LEFT_OUT, UNCERTAIN as their transaction)."""
+        self._first_read = first_read
         self._options = options
         self._window = window
         # Another name, so that it is not counted as a connector.
@@ -46,7 +50,8 @@ class MongoOutboxReader:
         self._splits = can_split(facts.version)
         collection_ids(self._client, options.database, options.collections, create=False)
         for name in options.collections:
-            yield from self._collection(name)
+            for transaction, wanted in self._parts():
+                yield from self._collection(name, transaction, wanted)
         self._end = identify(self._client).now
 
     def is_passed(self, stored: Position) -> bool:
@@ -65,6 +70,8 @@ class MongoOutboxReader:
 
     def before_start(self, stored: Position) -> Callable[[int, int], bool]:
         """Compares with the document's own time, since MongoDB does not store when it was committed."""
+        if self._first_read is not None:
+            return is_left_out
         if not isinstance(stored, TokenPosition) or not stored.begun:
             return no_start
         return partial(_was_there, int(stored.begun))
@@ -72,17 +79,34 @@ class MongoOutboxReader:
     def close(self) -> None:
         self._client.close()
 
-    def _collection(self, name: str) -> Iterator[OutboxRow]:
+    def _parts(self) -> list[tuple[int, Document]]:
+        """Returns the filters whose documents are read one after another, and the transaction that they get.
+
+        What was left out comes first: a document that is marked as processed meanwhile is then missed, and not read
+        twice.
+        """
+        within, first = self._filter(), self._first_read
+        if first is None:
+            return [(0, within)]
+        timestamp = self._options.timestamp
+        marked: list[tuple[int, Document]] = [(UNCERTAIN, uncertain_filter(first, timestamp))]
+        if first.at_ms:
+            marked.insert(0, (LEFT_OUT, left_out_filter(first, timestamp)))
+        rest: Document = {"$nor": [each for _, each in marked]}
+        return [(transaction, {"$and": [each, within]}) for transaction, each in [*marked, (0, rest)]]
+
+    def _collection(self, name: str, transaction: int, wanted: Document) -> Iterator[OutboxRow]:
         database = self._client.get_database(self._options.database, read_concern=ReadConcern("majority"))
         with translated_errors("reading the outbox collection"):
-            batches: Any = database[name].find_raw_batches(self._filter(), batch_size=BATCH)  # typed as documents
+            batches: Any = database[name].find_raw_batches(wanted, batch_size=BATCH)  # typed as documents
             for batch in batches:
                 for raw in concatenated(batch):
-                    yield self._row(decoded(raw))
+                    yield self._row(decoded(raw), transaction)
 
-    def _row(self, document: Document) -> OutboxRow:
+    def _row(self, document: Document, transaction: int) -> OutboxRow:
         when = created_ms(document, self._options.timestamp)
-        return OutboxRow(self._documents.row(document, "", when or 0), 0, UNKNOWN if when is None else when)
+        row = self._documents.row(document, "", when or 0)
+        return OutboxRow(row, transaction, UNKNOWN if when is None else when)
 
     def _filter(self) -> dict[str, Any]:
         since, until = (None if bound is None else _date(bound) for bound in self._window)

@@ -16,15 +16,17 @@ from itertools import chain
 from tailrace.errors import LayoutMismatch
 from tailrace.event import Column, Columns, Row
 from tailrace.positions.base import Position, is_streaming
+from tailrace.positions.first_read import FirstRead
 from tailrace.positions.postgres import LsnPosition, parse_lsn
 from tailrace.sources.postgres.connection import PgConnection
 from tailrace.sources.postgres.copy_rows import CopyConnection, Fields
+from tailrace.sources.postgres.left_out import evaluable, left_out_mark
 from tailrace.sources.postgres.options import PostgresOptions
 from tailrace.sources.postgres.snapshot import Snapshot
-from tailrace.sources.postgres.table_sql import oversized_row, small_value, too_large
+from tailrace.sources.postgres.table_sql import milliseconds, oversized_row, small_value, too_large
 from tailrace.sources.postgres.unpublished_rows import OutboxPartition, last_attached, read_partitions
 from tailrace.sql_names import quote, quote_table, split_table
-from tailrace.verify.backend import OutboxRow, Window, no_start, nowhere, precedes
+from tailrace.verify.backend import OutboxRow, Window, is_left_out, no_start, nowhere, precedes
 from tailrace.verify.findings import UNKNOWN
 
 _new = tuple.__new__
@@ -34,7 +36,13 @@ BEFORE = 2
 
 
 class PostgresOutboxReader:
-    def __init__(self, options: PostgresOptions, window: Window) -> None:
+    def __init__(
+        self, options: PostgresOptions, window: Window, first_read: FirstRead | None = None, *, complete: bool = True
+    ) -> None:
+        """`first_read`: mark the rows that it has left out (LEFT_OUT, UNCERTAIN instead of their transaction).
+
+        `complete`: that first read is complete.
+        """
         options.require_table(
             "`tailrace verify` compares the rows of a table with the records",
             remedy="Compare the business data with the records, or a projection of them. With an outbox table "
@@ -46,6 +54,7 @@ class PostgresOutboxReader:
         self._end = self._before = 0
         self._columns: Columns = ()
         self._large: list[tuple[str | None, ...]] = []
+        self._first_read = evaluable(self._link, options.table, first_read, complete=complete)
 
     @property
     def sends_utf8(self) -> bool:
@@ -106,6 +115,8 @@ class PostgresOutboxReader:
 
     def before_start(self, stored: Position) -> Callable[[int, int], bool]:
         # If the log ends before the position, this is another server, and its transaction ids mean nothing.
+        if self._first_read is not None:
+            return is_left_out
         if not isinstance(stored, LsnPosition) or not stored.begun or stored.lsn > self._log_end():
             return no_start
         begun = Snapshot.parse(stored.begun)
@@ -144,14 +155,25 @@ class PostgresOutboxReader:
         table, where, names = quote_table(self._options.table), " AND ".join(bounds), ", ".join(columns)
         attached = last_attached(self._members())
         if not any(attached.values()):
-            return f"SELECT xmin, {when}, {names} FROM {table} WHERE {where}"  # noqa: S608 - quoted
+            return f"SELECT {self._marked('o.xmin')}, {when}, {names} FROM {table} o WHERE {where}"  # noqa: S608 - quoted
         # A row belongs to the outbox since its transaction, or since its partition was attached, if that was later.
         pairs = ", ".join(f"('{oid}'::oid, '{at}'::xid)" for oid, at in attached.items())
+        entered = "(CASE WHEN age(o.xmin) > age(p.tailrace_xid) THEN p.tailrace_xid ELSE o.xmin END)"
         return (
-            f"SELECT CASE WHEN age(o.xmin) > age(p.tailrace_xid) THEN p.tailrace_xid ELSE o.xmin END, "  # noqa: S608
+            f"SELECT {self._marked(entered)}, "  # noqa: S608 - quoted
             f"{when}, {names} FROM {table} o LEFT JOIN (VALUES {pairs}) p (tailrace_oid, tailrace_xid) "
             f"ON p.tailrace_oid = o.tableoid WHERE {where}"
         )
+
+    def _marked(self, xid: str) -> str:
+        """Returns the expression of a row's transaction, or of what the first read did with the row."""
+        if self._first_read is None:
+            return xid
+        unchanged = "false"
+        if self._first_read.snapshot and (taken := Snapshot.parse(self._first_read.snapshot)).xmax <= self._before:
+            unchanged = taken.condition(xid)
+        when = milliseconds(self._options.timestamp) if self._options.timestamp else None
+        return f"coalesce(({left_out_mark(self._first_read, unchanged, when)})::text, {xid}::text)"
 
     def _members(self) -> list[OutboxPartition]:
         ((oid,),) = self._link.query(

@@ -21,10 +21,17 @@ from tailrace.errors import ConfigError
 from tailrace.event import Row
 from tailrace.kafka.client import producer_config
 from tailrace.pipeline.processor import EventProcessor
-from tailrace.positions.base import Position, knows_start
+from tailrace.positions.base import Position, first_read_of, is_streaming, knows_start
+from tailrace.positions.first_read import FirstRead
 from tailrace.routing.partition import PARTITIONERS
 from tailrace.sources.mongo.options import MongoOptions
-from tailrace.verify.backend import AbsenceContext, OutboxReader, Window, no_start, nowhere
+from tailrace.verify.backend import (
+    AbsenceContext,
+    OutboxReader,
+    Window,
+    no_start,
+    nowhere,
+)
 from tailrace.verify.findings import AHEAD, Findings, RecordDefect
 from tailrace.verify.fingerprints import Fingerprinter
 from tailrace.verify.kafka_records import KafkaRecords
@@ -88,7 +95,8 @@ def verify(settings: PipelineSettings, window: Window, *, wait_seconds: float, j
         workers.begin(ScanSettings(wiring.kafka, format, kind, window))
         kafka = KafkaRecords(wiring.kafka, fingerprinter, order_of(kind), window, spill, workers)
         known = read_known(wiring.kafka)
-        outbox = open_outbox(wiring, window)
+        stored = read_kafka_status(wiring.kafka).position
+        outbox = open_outbox(wiring, window, first_read_of(stored), complete=is_streaming(stored))
         try:
             if jobs > 1:
                 kafka.start(_own_topics(wiring, kafka, known), to_the_end=False)
@@ -120,12 +128,15 @@ def usual_jobs() -> int:
     return min(cores, MOST_JOBS)
 
 
-def open_outbox(wiring: Wiring, window: Window) -> OutboxReader:
+def open_outbox(
+    wiring: Wiring, window: Window, first_read: FirstRead | None = None, *, complete: bool = True
+) -> OutboxReader:
+    """`first_read`: mark the rows that it has left out; `complete`: it has ended."""
     if isinstance(wiring.database, MongoOptions):
         from tailrace.verify.mongo_outbox import MongoOutboxReader  # optional driver
 
-        return MongoOutboxReader(wiring.database, window)
-    return PostgresOutboxReader(wiring.database, window)
+        return MongoOutboxReader(wiring.database, window, first_read)
+    return PostgresOutboxReader(wiring.database, window, first_read, complete=complete)
 
 
 def _compare(
@@ -255,6 +266,9 @@ def _notes(wiring: Wiring, kafka: KafkaRecords, found: Findings, status: KafkaSt
         known = "a row that was changed since then counts as new; " if knows_start(status.position) else ""
         notes.append("source.start is `now`: rows from before the pipeline's first start are not "
                      f"published; {known}exclude them with --from")  # fmt: skip
+    if found.statuses["missing"] and first_read_of(status.position) is not None:
+        notes.append("the first read was limited by source.start_where: a row that it left out, and that was changed "
+                     "since, counts as missing if it has no time of creation; exclude it with --from")  # fmt: skip
     return notes
 
 

@@ -18,6 +18,7 @@ from tailrace.errors import (
 from tailrace.kafka.client import KafkaOptions
 from tailrace.outbox.layouts import INSIDE, ColumnMap, Layout
 from tailrace.outbox.marks.columns import require_mark_columns
+from tailrace.outbox.pending import pending_predicate
 from tailrace.outbox.specs import LAYOUTS, event_columns, layout_map, reader
 from tailrace.pipeline.record_retries import RecordRetries, RetryPolicy, RowColumns
 from tailrace.routing.specs import TopicSpec
@@ -66,6 +67,7 @@ def source_options(
         publication=source.publication,
         create=source.create,
         beginning=source.start == "beginning",
+        start_where=start_where(settings),
         order_by=source.order_by,
         timestamp=columns.timestamp,
         id_column=columns.id,
@@ -102,6 +104,15 @@ def _row_marks(settings: PipelineSettings) -> dict[str, Any]:
     return {"marks": "rows", "is_marked": marks.is_done, "mark_columns": frozenset(marks.names)}
 
 
+def start_where(settings: PipelineSettings) -> str:
+    """Returns the predicate of the first read: the setting, or the layout's own one if rows are marked."""
+    source, outbox = settings.source, settings.outbox
+    if source.start != "beginning" or source.start_where or settings.marks != "rows":
+        return source.start_where
+    kind = "mongo" if source.mongo is not None else "postgres"
+    return pending_predicate(outbox.layout, kind, outbox.mark_columns)
+
+
 def mongo_options(settings: PipelineSettings, columns: ColumnMap, *, adopt: bool = False) -> MongoOptions:
     if find_spec("pymongo") is None:
         raise ConfigError(
@@ -122,6 +133,7 @@ def mongo_options(settings: PipelineSettings, columns: ColumnMap, *, adopt: bool
         timestamp=columns.timestamp,
         create=source.create,
         beginning=source.start == "beginning",
+        start_where=start_where(settings),
         # Reading can only be resumed in an order that is unique for every document.
         order_by=source.order_by if "_id" in source.order_by else (*source.order_by, "_id"),
         link_timeout=source.link_timeout,

@@ -265,3 +265,32 @@ def test_bad_prefixes_are_refused(file: Path, text: str) -> None:
 
 def test_messages_are_of_postgres(file: Path) -> None:
     assert "source.messages" in str(failure(file, MONGO, "collection: shop.outbox", "messages: {prefix: orders}"))
+
+
+def test_a_condition_for_the_first_read(file: Path) -> None:
+    given = ("start: beginning", "start_where: ' processed IS NOT TRUE '")
+    assert load(file, POSTGRES, "table: outbox", *given).source.start_where == "processed IS NOT TRUE"
+    same = '{"status": {"$ne": "published"}}'
+    for written in ("{status: {$ne: published}}", f"'{same}'"):
+        source = load(file, MONGO, "collection: shop.outbox", "start: beginning", f"start_where: {written}").source
+        assert source.start_where == same
+    by_environ = load(
+        file, MONGO, "collection: shop.outbox", "start: beginning", TAILRACE_SOURCE__START_WHERE='{"status": "x"}'
+    )
+    assert by_environ.source.start_where == '{"status": "x"}'
+
+
+@pytest.mark.parametrize(
+    ("source", "why"),
+    [
+        ((POSTGRES, "table: outbox", "start_where: processed = false"), "source.start is `now`"),
+        ((POSTGRES, "table: outbox", "start: beginning", "start_where: 'true; SELECT 1'"), "a semicolon"),
+        ((POSTGRES, "table: outbox", "start: beginning", "start_where: {processed: false}"), "an SQL condition"),
+        ((MONGO, "collection: shop.outbox", "start: beginning", "start_where: processed = false"), "not a document"),
+        ((MONGO, "collection: shop.outbox", "start: beginning", "start_where: {$where: '1'}"), "$where"),
+    ],
+)
+def test_a_condition_that_cannot_be_used_is_refused(file: Path, source: tuple[str, ...], why: str) -> None:
+    error = failure(file, *source)
+    assert "source.start_where is" in error.what
+    assert why in str(error)

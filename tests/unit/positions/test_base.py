@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from tailrace.errors import Action, WrongLog
 from tailrace.positions.base import Position, from_stored, other_kind, to_stored
+from tailrace.positions.first_read import FirstRead
 from tailrace.positions.mongo import ClusterTime, StreamIdentity, TokenPosition
 from tailrace.positions.postgres import MAX_LSN, Cut, LastTransaction, LogIdentity, LsnPosition, TableRead
 from tailrace.positions.recovery_mark import Recovery
@@ -29,7 +30,7 @@ positions = st.builds(
     LSNS,
     st.integers(0, 2**50),
     st.none() | st.builds(Cut, LSNS, ROWS),
-    st.none() | st.builds(TableRead, TEXT, st.none() | st.lists(st.none() | TEXT), ROWS),
+    st.none() | st.builds(TableRead, TEXT, st.none() | st.lists(st.none() | TEXT), ROWS, TEXT),
     st.booleans(),
     st.none()
     | st.builds(Recovery, TEXT, ROWS, st.none() | st.dictionaries(TEXT, TEXT), st.none() | ROWS, *[st.booleans()] * 2),
@@ -38,6 +39,7 @@ positions = st.builds(
     st.none() | st.builds(LastTransaction, LSNS, ROWS, st.integers(-(2**62), 2**62)),
     TEXT,
     TEXT,
+    st.none() | st.builds(FirstRead, TEXT, TEXT, ROWS),
 )
 
 

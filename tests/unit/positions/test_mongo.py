@@ -12,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tailrace.positions.base import from_stored, to_stored
+from tailrace.positions.first_read import FirstRead
 from tailrace.positions.mongo import ClusterTime, CollectionRead, StreamIdentity, TokenPosition
 from tailrace.positions.recovery_mark import Recovery
 
@@ -28,8 +29,10 @@ positions = st.builds(
     times,
     st.integers(0, 2**50),
     UNSIGNED,
-    st.none() | st.builds(CollectionRead, st.integers(0, 99), st.none() | TEXT, UNSIGNED),
+    st.none() | st.builds(CollectionRead, st.integers(0, 99), st.none() | TEXT, UNSIGNED, TEXT),
     st.none() | st.builds(Recovery, TEXT, UNSIGNED, st.none() | st.dictionaries(TEXT, TEXT), st.none() | UNSIGNED),
+    TEXT,
+    st.none() | st.builds(FirstRead, TEXT, TEXT, UNSIGNED),
 )
 
 

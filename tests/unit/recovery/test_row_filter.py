@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from math import inf
 from typing import Any
 
@@ -9,6 +10,7 @@ import pytest
 
 from tailrace.errors import Reason, RecoveryUncertain, Rejected
 from tailrace.event import Column, OutboxEvent, Route, Row
+from tailrace.positions.first_read import LEFT_OUT, UNCERTAIN
 from tailrace.recovery.row_filter import RowFilter
 from tailrace.recovery.rules import LONG_MS, SKEW_MS, DecisionRules, RowDecision
 from tailrace.verify.fingerprints import UNCOMPARED, Fingerprint, of_payload
@@ -123,3 +125,26 @@ def test_the_error_names_the_row() -> None:
     assert "other payloads" in refusal.value.why
     with pytest.raises(RecoveryUncertain, match=r"other events were published \(42\)"):
         RowFilter(processor, seen, NOW, "letters", restored=True, strict=True).accept(ROW, 1, SHORTLY)
+
+
+@pytest.mark.parametrize(
+    ("transaction", "kafka", "rules", "expected"),
+    [
+        (LEFT_OUT, Kafka(), replace(ALL, is_selected=True), RowDecision.LEFT_OUT),
+        (UNCERTAIN, Kafka(), replace(ALL, is_selected=True), RowDecision.UNDECIDED),
+        (UNCERTAIN, Kafka(), replace(ALL, is_selected=True, passed=5000), RowDecision.UNDECIDED),
+        (UNCERTAIN, Kafka(deeper=(MINE,)), replace(ALL, is_selected=True), RowDecision.PUBLISHED),
+        (UNCERTAIN, Kafka(), replace(ALL, is_selected=True, since_ms=AFTER), RowDecision.OLDER),
+        (UNCERTAIN, Kafka(), replace(ALL, is_selected=True, since_ms=LONG_AGO), RowDecision.MISSED),
+        (LEFT_OUT, Kafka(), ALL, RowDecision.MISSED),
+        (7, Kafka(), replace(ALL, is_selected=True), RowDecision.MISSED),
+    ],
+)
+def test_rows_that_the_first_read_left_out_are_not_published(
+    transaction: int, kafka: Kafka, rules: DecisionRules, expected: RowDecision
+) -> None:
+    processor: Any = Orders()
+    seen: Any = kafka
+    row_filter = RowFilter(processor, seen, rules, "letters")
+    assert row_filter.accept(ROW, transaction, SHORTLY) == (expected is RowDecision.MISSED)
+    assert list(row_filter.tally.decisions) == [expected]

@@ -21,6 +21,7 @@ LEFT_OUT = {
     RowDecision.PASSED: "passed before, according to the position history",
     RowDecision.EARLIER: "not on Kafka, created long before the loss: assumed published, or older than the pipeline",
     RowDecision.OLDER: "created before --since",
+    RowDecision.LEFT_OUT: "left out by the first read (source.start_where)",
     RowDecision.BROUGHT: "in the log around the skipped transaction",
     RowDecision.REUSED: "UNDECIDED: their ids were published before, with other payloads",
     RowDecision.UNDECIDED: "UNDECIDED: not on Kafka, and not known whether they were published",

@@ -92,6 +92,8 @@ class MongoOptions:
     timestamp: str | None = None
     create: bool = True
     beginning: bool = False
+    start_where: str = ""
+    """The filter for the documents of the first read, as JSON; empty: all documents."""
     order_by: tuple[str, ...] = ("_id",)
     link_timeout: float = 30.0
     adopt: bool = False

@@ -22,6 +22,7 @@ from pymongo.errors import OperationFailure
 
 from tailrace.errors import HistoryLost, LayoutMismatch, SourceError, StreamChanged
 from tailrace.event import Row
+from tailrace.positions.first_read import FirstRead
 from tailrace.positions.mongo import ClusterTime, CollectionRead, TokenPosition
 from tailrace.sources.mongo.change_stream import RAW, ChangeStreamCursor
 from tailrace.sources.mongo.changes import Token, server_token
@@ -29,6 +30,7 @@ from tailrace.sources.mongo.client import Client, identify, translated_errors
 from tailrace.sources.mongo.decoding import decoded, id_of, key_of
 from tailrace.sources.mongo.documents import STRICT, Document, DocumentConverter, created_ms
 from tailrace.sources.mongo.options import StreamSpec
+from tailrace.sources.mongo.start_where import left_out_filter, parsed
 from tailrace.temporary_table import DiskSet
 
 DOING = "reading the outbox collection"
@@ -56,9 +58,11 @@ class CollectionReader:
         fresh: bool,
         keeps: Keeps | None = None,
         untimed_ms: int | None = None,
+        left_out: FirstRead | None = None,
     ) -> None:
         """`fresh`: this session has just opened the stream, so its snapshot is still available; `keeps` decides for
-        each document whether it is wanted; `untimed_ms` is the time of documents without one, instead of now.
+        each document whether it is wanted; `untimed_ms` is the time of documents without one, instead of now;
+        `left_out`: leave out what the first read has left out.
         """
         self._untimed_ms = untimed_ms
         self._client = client
@@ -69,6 +73,9 @@ class CollectionReader:
         self._start = start
         self._keeps = keeps
         self._read = start.collection_read or CollectionRead()
+        self._selected = parsed(self._read.where)
+        if left_out is not None:
+            self._selected = {"$nor": [left_out_filter(left_out, timestamp)]}
         self._collections = self._left()
         self._later: DiskSet | None = None
         """The ids of documents that were inserted after the start of the stream, which will send them."""
@@ -117,7 +124,7 @@ class CollectionReader:
                 self._cursor_id = None
                 del self._collections[0]
                 following = self._collections[0] if self._collections else self._read.collection
-                self._read = CollectionRead(following, None, self._read.documents)
+                self._read = replace(self._read, collection=following, after=None)
             if self._page:
                 return True
         return False
@@ -136,6 +143,8 @@ class CollectionReader:
             "batchSize": PAGE,
             "readConcern": {"level": "snapshot", "atClusterTime": self._at},
         }
+        if self._selected:
+            command["filter"] = self._selected
         if after is not None:
             command["min"] = after
         self._ask(command, "firstBatch")

@@ -17,9 +17,11 @@ from tailrace import failpoints
 from tailrace.errors import CollectionGone, EventTooLarge, HistoryLost, PositionAhead, SourceError, TailraceError
 from tailrace.event import Chunk
 from tailrace.positions.base import Position, other_kind
+from tailrace.positions.first_read import FirstRead
 from tailrace.positions.mongo import ClusterTime, CollectionRead, StreamIdentity, TokenPosition
 from tailrace.positions.recovery_mark import require_complete
 from tailrace.sources.bounded import read_page, row_bytes
+from tailrace.sources.mongo import start_where
 from tailrace.sources.mongo.change_stream import ChangeStreamCursor, ChangeStreamThread
 from tailrace.sources.mongo.changes import Changes, plain_token, server_token, token_time
 from tailrace.sources.mongo.client import Client, ServerFacts, collection_ids, connect, identify, translated_errors
@@ -61,6 +63,7 @@ class MongoSource:
         options = self._options
         with connect(options.uri, app_name=f"{options.app_name} (look)", timeout=options.link_timeout) as client:
             facts = identify(client)
+            self._check_start_where(client, stored)
             if stored is None or options.adopt:
                 return
             unseen = dict.fromkeys(options.collections, "")
@@ -84,6 +87,7 @@ class MongoSource:
         self._client = connect(options.uri, app_name=options.app_name, timeout=options.link_timeout)
         facts = identify(self._client)
         self._splits = can_split(facts.version)
+        self._check_start_where(self._client, stored)
         ids = collection_ids(self._client, options.database, options.collections, create=options.create)
         found = facts.stream(options.watched, ids)
         start = self._begin(stored, found, facts)
@@ -185,6 +189,14 @@ class MongoSource:
             self._client.close()
             self._client = None
 
+    def _check_start_where(self, client: Client, stored: TokenPosition | None) -> None:
+        """Raises if the first read cannot be done with source.start_where, or began with another one."""
+        options = self._options
+        start_where.require_unchanged(stored, options.start_where)
+        reads = options.beginning if stored is None else stored.collection_read is not None
+        if options.start_where and reads:
+            start_where.require_valid(client, options.database, options.collections, options.start_where)
+
     def _begin(self, stored: TokenPosition | None, found: StreamIdentity, facts: ServerFacts) -> TokenPosition:
         """Returns where to start, after the stream is opened there."""
         if stored is None:
@@ -211,7 +223,7 @@ class MongoSource:
                     start = {"startAfter": server_token(stored.token)}
         except (HistoryLost, PositionAhead):
             # The changes are gone from the oplog, and the user has accepted that with --adopt.
-            return replace(self._now(found, facts, {}), begun=stored.begun)
+            return replace(self._now(found, facts, {}), begun=stored.begun, first_read=stored.first_read)
 
     def _first(self, found: StreamIdentity, facts: ServerFacts) -> TokenPosition:
         if not self._options.beginning:
@@ -219,7 +231,9 @@ class MongoSource:
         # The stream begins behind this time; documents up to it are read from the collection.
         first = ClusterTime(facts.now.seconds, facts.now.increment + 1)
         position = self._now(found, facts, {"startAtOperationTime": Timestamp(*first.pair)})
-        return replace(position, time=first, collection_read=CollectionRead())
+        where = self._options.start_where
+        selected = FirstRead(where, at_ms=facts.now_ms) if where else None
+        return replace(position, time=first, collection_read=CollectionRead(where=where), first_read=selected)
 
     def _now(self, found: StreamIdentity, facts: ServerFacts, start: Stage) -> TokenPosition:
         token = self._follow(start).token

@@ -9,7 +9,7 @@ from tailrace.errors import AccessRefused, ConfigError
 from tailrace.positions.postgres import format_lsn, parse_lsn
 from tailrace.sources.postgres.connection import PgConnection
 from tailrace.sources.postgres.resume_check import ServerIdentity, SlotState
-from tailrace.sql_names import quote
+from tailrace.sql_names import quote, quote_table
 
 OLDEST = 150000
 
@@ -126,6 +126,11 @@ def snapshot_text(control: PgConnection, exported: str | None = None) -> str:
     found = str(control.query("SELECT pg_current_snapshot()")[0][0])
     control.query("COMMIT")
     return found
+
+
+def exists(control: PgConnection, table: str) -> bool:
+    """Whether there is a table of this name."""
+    return control.query("SELECT to_regclass($1)", [quote_table(table)])[0][0] is not None
 
 
 def drop_slot(control: PgConnection, name: str) -> None:

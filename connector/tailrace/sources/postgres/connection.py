@@ -10,6 +10,7 @@ from __future__ import annotations
 import select
 import time
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from types import TracebackType
 
 import psycopg
@@ -209,14 +210,26 @@ class PgConnection:
             last = result
             if result.status in (pq.ExecStatus.FATAL_ERROR, pq.ExecStatus.NONFATAL_ERROR):
                 state = result.error_field(pq.DiagnosticField.SQLSTATE)
-                raise translate_error(
+                error = translate_error(
                     state.decode() if state else None, result.error_message.decode("utf-8", "replace")
                 )
+                self._drain(deadline)
+                raise error
             if copying and result.status == pq.ExecStatus.COPY_BOTH:
                 return result
         if last is None:
             raise SourceUnavailable("Postgres closed the connection", remedy="Tailrace reconnects by itself.")
         return last
+
+    def _drain(self, deadline: float) -> None:
+        """Reads what follows an error, so that the connection can be used again; it may also be closed."""
+        with suppress(psycopg.Error, SourceUnavailable):
+            while True:
+                while self.pgconn.is_busy():
+                    self._wait(deadline, select.POLLIN)
+                    self.pgconn.consume_input()
+                if self.pgconn.get_result() is None:
+                    return
 
     def _wait(self, deadline: float, events: int) -> None:
         self._poll.modify(self.pgconn.socket, events)

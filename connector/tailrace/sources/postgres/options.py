@@ -34,6 +34,8 @@ class PostgresOptions:
     publication: str
     create: bool = True
     beginning: bool = False
+    start_where: str = ""
+    """The predicate for the rows of the first read; empty: all rows."""
     order_by: tuple[str, ...] = ("id",)
     timestamp: str | None = None
     id_column: str = "id"

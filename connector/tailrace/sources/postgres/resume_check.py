@@ -129,13 +129,20 @@ def _adopt(stored: LsnPosition | None, found: LogIdentity, slot: SlotState, serv
         return ResumeDecision(ResumeAction.STREAM, replace(stored, log=found, last=None))
     lsn = slot.confirmed_lsn
     at_ms, history, begun = (stored.at_ms, stored.history, stored.begun) if stored is not None else (0, "", "")
+    first_read = stored.first_read if stored is not None else None
     if stored is not None and stored.lsn > server_lsn:
         # Transaction ids are used again from there on.
-        history, begun = f"adopted at {format_lsn(lsn)}", ""
+        history, begun, first_read = (
+            f"adopted at {format_lsn(lsn)}",
+            "",
+            first_read and replace(first_read, snapshot=""),
+        )
     if stored is not None and stored.log.system_id != found.system_id:
-        begun = ""
+        begun, first_read = "", first_read and replace(first_read, snapshot="")
+    last = LastTransaction(lsn)
     return ResumeDecision(
-        ResumeAction.STREAM, LsnPosition(found, lsn, at_ms, last=LastTransaction(lsn), history=history, begun=begun)
+        ResumeAction.STREAM,
+        LsnPosition(found, lsn, at_ms, last=last, history=history, begun=begun, first_read=first_read),
     )
 
 

@@ -9,9 +9,10 @@ from dataclasses import replace
 from tailrace import failpoints
 from tailrace.errors import ConfigError, SlotMissing
 from tailrace.positions.base import Position, other_kind
+from tailrace.positions.first_read import FirstRead
 from tailrace.positions.postgres import LastTransaction, LogIdentity, LsnPosition, TableRead
 from tailrace.positions.recovery_mark import require_complete
-from tailrace.sources.postgres import catalog, publication
+from tailrace.sources.postgres import catalog, publication, start_where
 from tailrace.sources.postgres.options import PgConnections, PostgresOptions
 from tailrace.sources.postgres.resume_check import (
     ResumeDecision,
@@ -82,6 +83,7 @@ class PostgresSession:
         if stored is not None and not options.adopt:
             require_same_server(stored, server)
         self._follow_rewind(before, server)
+        self._check_start_where(stored, every_row=not dry_run)
         if dry_run and (stored is None or stored.creating):
             return None
         if stored is None or stored.creating:
@@ -95,6 +97,15 @@ class PostgresSession:
         decision = check_resume(stored, found, slot, server_lsn=server.lsn, adopt=options.adopt)
         self._require_creatable(stored, decision.position)
         return found, slot, decision
+
+    def _check_start_where(self, stored: LsnPosition | None, *, every_row: bool) -> None:
+        """Raises if the first read cannot be done with source.start_where, or began with another one."""
+        options = self._options
+        start_where.require_unchanged(stored, options.start_where)
+        first = stored is None or stored.creating
+        reads = (first and options.beginning) or (stored is not None and stored.table_read is not None)
+        if options.start_where and reads and catalog.exists(self._control, options.table):
+            start_where.require_valid(self._control, options.table, options.start_where, every_row=first and every_row)
 
     def _follow_rewind(self, stored: LsnPosition | None, server: ServerIdentity) -> None:
         until = self._was_at()
@@ -159,11 +170,17 @@ class PostgresSession:
         failpoints.reached(failpoints.SLOT_CREATED)
         snapshot = catalog.snapshot_text(self._control, exported)
         watched = Snapshot.parse(snapshot).xmin
-        read = TableRead("") if options.beginning else None
+        read = TableRead("", where=options.start_where) if options.beginning else None
+        selected = None
+        if read is not None and read.where:
+            # The server's clock, because rows are compared with it.
+            ((at_ms,),) = self._control.query("SELECT (extract(epoch FROM clock_timestamp()) * 1000)::bigint")
+            selected = FirstRead(read.where, snapshot, int(at_ms or 0))
         begun = "" if options.beginning else snapshot
         self._partitions = UnpublishedRowsCheck(options.table, watched)
+        last = LastTransaction(lsn)
         return LsnPosition(
-            found, lsn, now, table_read=read, watched=watched, last=LastTransaction(lsn), begun=begun
+            found, lsn, now, table_read=read, watched=watched, last=last, begun=begun, first_read=selected
         ), exported
 
     def _read_published(self) -> publication.Published:

@@ -9,13 +9,17 @@ and `Snapshot.contains` decides by a row's xmin which of them were in the table 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Container, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 
 from tailrace.errors import SourceUnavailable, TableRewritten
-from tailrace.event import Row
+from tailrace.event import Columns, Row
+from tailrace.positions.first_read import FirstRead
 from tailrace.positions.postgres import LsnPosition, TableRead, format_lsn, parse_lsn
+from tailrace.sources.postgres.changed_rows import ChangedRows, changed_rows
 from tailrace.sources.postgres.connection import PgConnection
+from tailrace.sources.postgres.left_out import evaluable, left_out_mark, not_left_out
 from tailrace.sources.postgres.publication import Published
 from tailrace.sources.postgres.table_sql import (
     WRITTEN,
@@ -79,12 +83,13 @@ class Snapshot:
         full = self.xmin + (xid - self.xmin) % WRAP
         return full >= before or (full < self.xmax and full not in self.running)
 
-    def condition(self) -> str:
-        """Returns `contains` as an SQL condition."""
-        full = f"({self.xmin} + mod(xmin::text::bigint - {self.xmin % WRAP} + {WRAP}, {WRAP}))"
+    def condition(self, xid: str = "xmin") -> str:
+        """Returns `contains` as an SQL condition; `xid` is the expression of the transaction id."""
+        number = f"{xid}::text::bigint"
+        full = f"({self.xmin} + mod({number} - {self.xmin % WRAP} + {WRAP}, {WRAP}))"
         before = "pg_snapshot_xmax(pg_current_snapshot())::text::bigint"
-        running = "".join(f" AND {full} <> {xid}" for xid in self.running)
-        return f"(xmin::text::bigint < 3 OR {full} >= {before} OR ({full} < {self.xmax}{running}))"
+        running = "".join(f" AND {full} <> {each}" for each in self.running)
+        return f"({number} < 3 OR {full} >= {before} OR ({full} < {self.xmax}{running}))"
 
 
 class TableReader:
@@ -106,6 +111,8 @@ class TableReader:
         moves: bool = False,
         without: Snapshot | None = None,
         is_marked: Callable[[Row], bool] | None = None,
+        left_out: FirstRead | None = None,
+        inserted: Callable[[int], Container[Row]] | None = None,
     ) -> None:
         """`exported` names the slot's snapshot in the first session; later sessions filter by the stored one.
 
@@ -113,7 +120,9 @@ class TableReader:
         `untimed_ms` is the time of rows without one, instead of now. `whole`: raise if rows of the snapshot may be
         missing because the table was rewritten. `moves`: rows may move between partitions. `without`: leave out the
         rows of this snapshot. `is_marked`: rows for which it returns True belong to the stored snapshot, although
-        their delivery mark has given them a later transaction id.
+        their delivery mark has given them a later transaction id. `left_out`: leave out, or tell `keeps`, what the
+        first read has left out. `inserted` returns the rows that the log has up to an LSN, so that rows changed since
+        the stored snapshot are recognised; without it they count as rows of the stream.
         """
         self._whole = whole
         self._without = without
@@ -123,6 +132,8 @@ class TableReader:
         self._start = start
         self._keeps = keeps
         self._rows = start.table_read.rows if start.table_read else 0
+        lost = start.recovery.lost if start.recovery else None
+        self._left_out = evaluable(link, table, left_out, complete=not (lost or {}).get("table_read"))
         link.query("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
         if exported is not None:
             link.query(f"SET TRANSACTION SNAPSHOT '{exported}'")
@@ -134,10 +145,14 @@ class TableReader:
             link.query("SET LOCAL transaction_timeout = 0")
         current = str(link.query("SELECT pg_current_snapshot()")[0][0])
         self._before = Snapshot.parse(current).xmax
-        if moves and exported is None:
-            # A row that moved since the slot began has a new transaction id, and looks like a row of the stream.
+        self._changed: ChangedRows | None = None
+        if exported is None and (moves or inserted is not None):
             ((end,),) = link.query("SELECT pg_current_wal_insert_lsn()")
-            self._start = replace(start, moves_before=parse_lsn(str(end)))
+            if moves:
+                # A row that moved since the slot began has a new transaction id, and looks like a row of the stream.
+                self._start = replace(start, moves_before=parse_lsn(str(end)))
+            if inserted is not None:
+                self._changed = ChangedRows(partial(inserted, parse_lsn(str(end))))
         if exported is not None:
             self.snapshot = current
         else:
@@ -168,32 +183,26 @@ class TableReader:
         if not fetched:
             return [], None
         rows: list[Row] = []
-        for xmin, tableoid, committed_ms, *rest in fetched:
+        for xmin, tableoid, committed_ms, mark, *rest in fetched:
             xid = self._entered(int(xmin or 0), int(tableoid or 0))
-            later = self._filter is not None and not self._filter.contains(xid, before=self._before)
-            if later and self._is_marked is None:
+            is_later = self._filter is not None and not self._filter.contains(xid, before=self._before)
+            if is_later and self._changed is None and self._is_marked is None:
                 continue
             if self._without is not None and self._without.contains(xid, before=self._before):
                 continue
-            codec = self._link.codec
-            values = tuple(
-                None if value is None else value.encode(codec, "surrogateescape") for value in rest[self._keys + 1 :]
-            )
-            columns = self._columns
-            if self._link.text is not None:
-                columns, values = self._link.text.row(columns, values)
-            self._row_bytes = max(self._row_bytes, sum(map(len, filter(None, values))))
-            position = f"{format_lsn(self._start.lsn)}:t{self._rows + 1}"
-            row = Row(columns, values, position, int(committed_ms or self._untimed_ms))
+            row = self._decoded(rest[self._keys + 1 :], int(committed_ms or self._untimed_ms))
+            if is_later and self._changed is not None and row not in self._changed:
+                continue
+            self._row_bytes = max(self._row_bytes, sum(map(len, filter(None, row.values))))
             if rest[self._keys] == "t":
-                row = oversized_row(self._columns, values, position, row.committed_ms)
-            if later and self._is_marked is not None and not self._is_marked(row):
+                row = oversized_row(self._columns, row.values, row.position, row.committed_ms)
+            if is_later and self._is_marked is not None and not self._is_marked(row):
                 continue
             created_ms = None if committed_ms is None else int(committed_ms)
-            if self._keeps is None or self._keeps(row, xid, created_ms):
+            if self._keeps is None or self._keeps(row, int(mark or xid), created_ms):
                 self._rows += 1
                 rows.append(row)
-        return rows, self._at(list(fetched[-1][3 : 3 + self._keys]))
+        return rows, self._at(list(fetched[-1][4 : 4 + self._keys]))
 
     def close(self) -> None:
         """Closes the connection, which belongs to this reader."""
@@ -203,8 +212,20 @@ class TableReader:
         """Returns the transaction that brought the row into the outbox: its own, or the ATTACH of its partition."""
         return later(xid, self._attached.get(tableoid, self._newest), self._before) if self._attached else xid
 
+    def _decoded(self, texts: Sequence[str | None], committed_ms: int) -> Row:
+        codec = self._link.codec
+        columns: Columns = self._columns
+        values = tuple(None if value is None else value.encode(codec, "surrogateescape") for value in texts)
+        if self._link.text is not None:
+            columns, values = self._link.text.row(columns, values)
+        return Row(columns, values, f"{format_lsn(self._start.lsn)}:t{self._rows + 1}", committed_ms)
+
     def _at(self, after: list[str | None]) -> LsnPosition:
-        return replace(self._start, table_read=TableRead(self.snapshot, after, self._rows))
+        return replace(self._start, table_read=TableRead(self.snapshot, after, self._rows, self._where))
+
+    @property
+    def _where(self) -> str:
+        return self._start.table_read.where if self._start.table_read else ""
 
     def _declare(
         self,
@@ -226,7 +247,7 @@ class TableReader:
             last = Snapshot.parse(self.snapshot).xmax
             names[WRITTEN] = f"({last} - mod({last % 2**32} - o.xmin::text::bigint + {2**32}, {2**32}))"
         keys = ", ".join(names.values())
-        when = milliseconds(timestamp) if timestamp else "NULL"
+        when = milliseconds(timestamp) if timestamp else "NULL::bigint"
         # A row that is too large to send would end the whole read: it is read without its large values.
         huge = too_large(self._columns)
         columns = ", ".join(
@@ -238,13 +259,38 @@ class TableReader:
         conditions = [] if after is None else [rows_after(names, after, {**types, WRITTEN: "bigint"})]
         if timestamp:
             conditions += rows_between(timestamp, *within)
+        wanted = [f"(({self._where}) IS NOT FALSE)"] if self._where else []
+        mark, unmarked = self._mark(when)
+        conditions += wanted + unmarked
         where = f"WHERE {' AND '.join(conditions)} " if conditions else ""
         # One cursor, so that the rows are sorted once.
         self._link.query(
-            f"DECLARE outbox_rows NO SCROLL CURSOR FOR SELECT xmin, tableoid, {when}, {keys}, {huge}, {columns} "  # noqa: S608
-            f"FROM {quote(schema)}.{quote(name)} AS o {where}ORDER BY {keys}"
+            f"DECLARE outbox_rows NO SCROLL CURSOR FOR SELECT xmin, tableoid, {when}, {mark}, {keys}, {huge}, "  # noqa: S608
+            f"{columns} FROM {quote(schema)}.{quote(name)} AS o {where}ORDER BY {keys}"
         )
         self._check_partitions(schema, name)
+        if WRITTEN in names and self._changed is not None and self._filter is not None:
+            later = " AND ".join([f"NOT {self._filter.condition('o.xmin')}", *wanted])
+            self._require_unchanged(f"{columns} FROM {quote(schema)}.{quote(name)} AS o WHERE {later}", table)
+
+    def _mark(self, when: str) -> tuple[str, list[str]]:
+        """Returns the expression that marks what the first read has left out, and conditions that exclude it."""
+        if self._left_out is None:
+            return "NULL", []
+        unchanged = "false"
+        if self._left_out.snapshot and (taken := Snapshot.parse(self._left_out.snapshot)).xmax <= self._before:
+            unchanged = taken.condition("o.xmin")
+        if self._keeps is None:
+            return "NULL", [not_left_out(self._left_out, unchanged)]
+        return left_out_mark(self._left_out, unchanged, when), []
+
+    def _require_unchanged(self, later: str, table: str) -> None:
+        """Raises if rows were changed since the snapshot: ordered by transaction id, they have lost their place."""
+        self._link.query(f"DECLARE later_rows NO SCROLL CURSOR FOR SELECT {later}")
+        while found := self._link.query(f"FETCH {PAGE} FROM later_rows", timeout=SORT_TIMEOUT):
+            if self._changed is not None and any(self._decoded(texts, 0) in self._changed for texts in found):
+                raise changed_rows(table)
+        self._link.query("CLOSE later_rows")
 
     def _check_partitions(self, schema: str, name: str) -> None:
         """Checks the partitions; with the cursor open, none can be altered, attached or detached any more."""

@@ -196,6 +196,8 @@ class PostgresSource(PostgresSession):
         super().close()
 
     def _open_table(self, start: LsnPosition, exported: str | None) -> LsnPosition:
+        from tailrace.sources.postgres.inserted_rows import InsertedRows  # which reads the log as this source does
+
         options = self._options
         self._table = TableReader(
             self._connections.open(),
@@ -206,6 +208,7 @@ class PostgresSource(PostgresSession):
             exported=exported,
             whole=not options.adopt,
             moves=self._published.moves and not options.adopt,
+            inserted=None if options.adopt else lambda end: InsertedRows(options, start, end),
         )
         return self._table.start
 

@@ -146,6 +146,7 @@ class TableRescan(BoundedSource):
             # Rows from before the first start were never published.
             without=Snapshot.parse(start.begun) if start.begun else None,
             is_marked=options.is_marked,
+            left_out=start.first_read,
         )
         return start
 
