@@ -140,7 +140,7 @@ def test_exactly_the_pending_rows_are_published(shop: Shop, tailrace: Tailrace, 
 
 def test_rows_changed_during_a_read_in_transaction_order(shop: Shop) -> None:
     """Without a time, rows are read in the order of their transactions, and a changed row has lost its place."""
-    fill(shop, 200, one_in=5)
+    fill(shop, 400, one_in=5)
     shop.settings["outbox"] = {}
     shop.configure()
     pending = ids(shop, PENDING)
@@ -149,16 +149,16 @@ def test_rows_changed_during_a_read_in_transaction_order(shop: Shop) -> None:
         "UPDATE outbox SET processed = true WHERE id::text = ANY (%s)", [event for _, event in published(shop)]
     )
     later = insert(shop)
-    killed(shop, KILLS[1])
+    killed(shop, KILLS[2])
     unpublished = sorted(set(pending) - set(published(shop)))
     shop.execute("UPDATE outbox SET attempts = 1 WHERE id = %s", unpublished[0][1])
     shop.start(wait=False).failed("TableRewritten")
     planned = recovering.plan(shop)
-    rest = 41 - len(published(shop))
-    assert (planned["missed"], planned["undecided"], planned["left_out"]["left_out"]) == (rest, 0, 160), planned
+    rest = 81 - len(published(shop))
+    assert (planned["missed"], planned["undecided"], planned["left_out"]["left_out"]) == (rest, 0, 320), planned
     recovering.apply(shop)
     shop.start()
-    wait_until(lambda: len(published(shop)) >= 41, 60, what="the rest")
+    wait_until(lambda: len(published(shop)) >= 81, 60, what="the rest")
     assert sorted(published(shop)) == sorted([*pending, later])
 
 

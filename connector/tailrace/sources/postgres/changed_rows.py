@@ -6,7 +6,7 @@ before and was updated since, and only the first read can publish it. The log te
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container
+from collections.abc import Callable, Container, Sequence
 
 from tailrace.errors import TableRewritten
 from tailrace.event import Row
@@ -25,12 +25,12 @@ class ChangedRows:
         return row not in self._inserted
 
 
-def changed_rows(table: str) -> TableRewritten:
-    """Returns the error for changed rows of a table that is read in the order of transactions."""
+def changed_rows(table: str, order_by: Sequence[str]) -> TableRewritten:
+    """Returns the error for changed rows of a table that is read in an order which an UPDATE changes."""
     return TableRewritten(
         f"rows of {table} were changed before its first read was complete",
-        why="Rows are read in the order of the transactions that wrote them, and an UPDATE gives a row a new one: it "
-        "is not known which of them were published.",
+        why=f"Rows are read in the order of {', '.join(order_by)}, in which an UPDATE gives a row another place: it is "
+        "not known which of them were published.",
         remedy="`tailrace recover plan FILE` compares the table with the topics, `recover apply` publishes the rest of "
-        "it. If source.order_by names a time and the id, rows may be changed during the first read.",
+        "it. If source.order_by names only the time and the id, rows may be changed during the first read.",
     )

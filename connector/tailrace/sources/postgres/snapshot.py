@@ -113,6 +113,7 @@ class TableReader:
         is_marked: Callable[[Row], bool] | None = None,
         left_out: FirstRead | None = None,
         inserted: Callable[[int], Container[Row]] | None = None,
+        steady: bool = True,
     ) -> None:
         """`exported` names the slot's snapshot in the first session; later sessions filter by the stored one.
 
@@ -122,9 +123,11 @@ class TableReader:
         rows of this snapshot. `is_marked`: rows for which it returns True belong to the stored snapshot, although
         their delivery mark has given them a later transaction id. `left_out`: leave out, or tell `keeps`, what the
         first read has left out. `inserted` returns the rows that the log has up to an LSN, so that rows changed since
-        the stored snapshot are recognised; without it they count as rows of the stream.
+        the stored snapshot are recognised; without it they count as rows of the stream. `steady`: an UPDATE does not
+        change the columns of `order_by`.
         """
         self._whole = whole
+        self._steady = steady
         self._without = without
         self._is_marked = is_marked
         self._untimed_ms = time.time_ns() // 1_000_000 if untimed_ms is None else untimed_ms
@@ -269,9 +272,9 @@ class TableReader:
             f"{columns} FROM {quote(schema)}.{quote(name)} AS o {where}ORDER BY {keys}"
         )
         self._check_partitions(schema, name)
-        if WRITTEN in names and self._changed is not None and self._filter is not None:
+        if (WRITTEN in names or not self._steady) and self._changed is not None and self._filter is not None:
             later = " AND ".join([f"NOT {self._filter.condition('o.xmin')}", *wanted])
-            self._require_unchanged(f"{columns} FROM {quote(schema)}.{quote(name)} AS o WHERE {later}", table)
+            self._require_unchanged(f"{columns} FROM {quote(schema)}.{quote(name)} AS o WHERE {later}", table, order_by)
 
     def _mark(self, when: str) -> tuple[str, list[str]]:
         """Returns the expression that marks what the first read has left out, and conditions that exclude it."""
@@ -284,12 +287,12 @@ class TableReader:
             return "NULL", [not_left_out(self._left_out, unchanged)]
         return left_out_mark(self._left_out, unchanged, when), []
 
-    def _require_unchanged(self, later: str, table: str) -> None:
-        """Raises if rows were changed since the snapshot: ordered by transaction id, they have lost their place."""
+    def _require_unchanged(self, later: str, table: str, order_by: list[str]) -> None:
+        """Raises if rows were changed since the snapshot, because that has changed their place in the order."""
         self._link.query(f"DECLARE later_rows NO SCROLL CURSOR FOR SELECT {later}")
         while found := self._link.query(f"FETCH {PAGE} FROM later_rows", timeout=SORT_TIMEOUT):
             if self._changed is not None and any(self._decoded(texts, 0) in self._changed for texts in found):
-                raise changed_rows(table)
+                raise changed_rows(table, order_by)
         self._link.query("CLOSE later_rows")
 
     def _check_partitions(self, schema: str, name: str) -> None:

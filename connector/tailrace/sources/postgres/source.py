@@ -209,6 +209,7 @@ class PostgresSource(PostgresSession):
             whole=not options.adopt,
             moves=self._published.moves and not options.adopt,
             inserted=None if options.adopt else lambda end: InsertedRows(options, start, end),
+            steady=options.event_columns.issuperset(options.order_by),
         )
         return self._table.start
 
