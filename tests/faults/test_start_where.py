@@ -138,7 +138,8 @@ def test_exactly_the_pending_rows_are_published(shop: Shop, tailrace: Tailrace, 
     assert first_read_of(stored_positions(shop.kafka.bootstrap, shop.name, f"{shop.name}.offsets")[-1]) is not None
 
 
-def test_rows_changed_during_a_read_in_transaction_order(shop: Shop) -> None:
+@pytest.mark.parametrize("recovers", [False, pytest.param(True, marks=pytest.mark.slow)])
+def test_rows_changed_during_a_read_in_transaction_order(shop: Shop, recovers: bool) -> None:
     """Without a time, rows are read in the order of their transactions, and a changed row has lost its place."""
     fill(shop, 400, one_in=5)
     shop.settings["outbox"] = {}
@@ -153,6 +154,8 @@ def test_rows_changed_during_a_read_in_transaction_order(shop: Shop) -> None:
     unpublished = sorted(set(pending) - set(published(shop)))
     shop.execute("UPDATE outbox SET attempts = 1 WHERE id = %s", unpublished[0][1])
     shop.start(wait=False).failed("TableRewritten")
+    if not recovers:
+        return
     planned = recovering.plan(shop)
     rest = 81 - len(published(shop))
     assert (planned["missed"], planned["undecided"], planned["left_out"]["left_out"]) == (rest, 0, 320), planned

@@ -121,7 +121,7 @@ class MongoChecks:
                 "what was missed. One start with --adopt continues without the events of the lost collection."
             )
             return fail("start", f"{MISSING}: {options.database}.{self._missing[0]}", remedy)
-        require_unchanged(stored, options.start_where)
+        require_unchanged(stored, options)
         with observer(options) as client:
             facts = identify(client)
             ids = collection_ids(client, options.database, options.collections, create=False)

@@ -135,7 +135,7 @@ class PostgresChecks:
             PgConnection(options.conninfo, replication=False, timeout=timeout) as control,
         ):
             server = self._server = catalog.identify(replication)
-            require_unchanged(stored, options.start_where)
+            require_unchanged(stored, options)
             if stored is None and slot is None:
                 return ok("start", "a first start: no position is stored, and the slot will be created")
             published = read_published(control, options)

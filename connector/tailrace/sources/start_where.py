@@ -5,13 +5,14 @@ from __future__ import annotations
 from tailrace.errors import StartWhereChanged
 
 
-def require_same(before: str, now: str) -> None:
-    """Raises if the setting is not the predicate that an unfinished first read began with; empty: all rows."""
-    if before == now:
+def require_same(before: str, now: str, *, is_default: bool) -> None:
+    """Raises if the setting is not the predicate that an unfinished first read began with; empty: all rows.
+
+    `is_default`: the setting is not given, and `marks: rows` sets it. A first read that began without it continues so.
+    """
+    if before == now or (is_default and not before):
         return
-    restore = f"set source.start_where back to `{before}`"
-    if not before:
-        restore = "remove source.start_where, and `marks: rows`, which sets a default for it"
+    restore = f"set source.start_where back to `{before}`" if before else "remove source.start_where"
     was, is_ = (f"`{each}`" if each else "not set" for each in (before, now))
     raise StartWhereChanged(
         f"source.start_where is {is_}, but the first read began with {was}, and is not complete",

@@ -68,6 +68,7 @@ def source_options(
         create=source.create,
         beginning=source.start == "beginning",
         start_where=start_where(settings),
+        default_where=not source.start_where,
         order_by=source.order_by,
         timestamp=columns.timestamp,
         id_column=columns.id,
@@ -134,6 +135,7 @@ def mongo_options(settings: PipelineSettings, columns: ColumnMap, *, adopt: bool
         create=source.create,
         beginning=source.start == "beginning",
         start_where=start_where(settings),
+        default_where=not source.start_where,
         # Reading can only be resumed in an order that is unique for every document.
         order_by=source.order_by if "_id" in source.order_by else (*source.order_by, "_id"),
         link_timeout=source.link_timeout,

@@ -94,6 +94,8 @@ class MongoOptions:
     beginning: bool = False
     start_where: str = ""
     """The filter for the documents of the first read, as JSON; empty: all documents."""
+    default_where: bool = False
+    """The setting is not given: `start_where` is the layout's own predicate, because rows are marked."""
     order_by: tuple[str, ...] = ("_id",)
     link_timeout: float = 30.0
     adopt: bool = False

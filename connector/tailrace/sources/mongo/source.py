@@ -192,10 +192,12 @@ class MongoSource:
     def _check_start_where(self, client: Client, stored: TokenPosition | None) -> None:
         """Raises if the first read cannot be done with source.start_where, or began with another one."""
         options = self._options
-        start_where.require_unchanged(stored, options.start_where)
-        reads = options.beginning if stored is None else stored.collection_read is not None
-        if options.start_where and reads:
-            start_where.require_valid(client, options.database, options.collections, options.start_where)
+        start_where.require_unchanged(stored, options)
+        where = options.start_where if stored is None and options.beginning else ""
+        if stored is not None and stored.collection_read is not None:
+            where = stored.collection_read.where
+        if where:
+            start_where.require_valid(client, options.database, options.collections, where)
 
     def _begin(self, stored: TokenPosition | None, found: StreamIdentity, facts: ServerFacts) -> TokenPosition:
         """Returns where to start, after the stream is opened there."""

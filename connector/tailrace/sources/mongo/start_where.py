@@ -13,6 +13,7 @@ from tailrace.positions.mongo import TokenPosition
 from tailrace.sources.mongo.client import Client, server_text, translated_errors
 from tailrace.sources.mongo.documents import STRICT, Document
 from tailrace.sources.mongo.filters import filter_text
+from tailrace.sources.mongo.options import MongoOptions
 from tailrace.sources.start_where import require_same
 
 DOING = "checking source.start_where"
@@ -58,10 +59,10 @@ def count_documents(client: Client, database: str, collections: tuple[str, ...],
     return selected, total
 
 
-def require_unchanged(stored: TokenPosition | None, where: str) -> None:
+def require_unchanged(stored: TokenPosition | None, options: MongoOptions) -> None:
     """Raises if a first read is under way with another filter."""
     if stored is not None and stored.collection_read is not None:
-        require_same(stored.collection_read.where, where)
+        require_same(stored.collection_read.where, options.start_where, is_default=options.default_where)
 
 
 def invalid(where: str, why: str) -> StartWhereInvalid:

@@ -36,6 +36,8 @@ class PostgresOptions:
     beginning: bool = False
     start_where: str = ""
     """The predicate for the rows of the first read; empty: all rows."""
+    default_where: bool = False
+    """The setting is not given: `start_where` is the layout's own predicate, because rows are marked."""
     order_by: tuple[str, ...] = ("id",)
     timestamp: str | None = None
     id_column: str = "id"

@@ -101,11 +101,13 @@ class PostgresSession:
     def _check_start_where(self, stored: LsnPosition | None, *, every_row: bool) -> None:
         """Raises if the first read cannot be done with source.start_where, or began with another one."""
         options = self._options
-        start_where.require_unchanged(stored, options.start_where)
+        start_where.require_unchanged(stored, options)
         first = stored is None or stored.creating
-        reads = (first and options.beginning) or (stored is not None and stored.table_read is not None)
-        if options.start_where and reads and catalog.exists(self._control, options.table):
-            start_where.require_valid(self._control, options.table, options.start_where, every_row=first and every_row)
+        where = options.start_where if first and options.beginning else ""
+        if stored is not None and stored.table_read is not None:
+            where = stored.table_read.where
+        if where and catalog.exists(self._control, options.table):
+            start_where.require_valid(self._control, options.table, where, every_row=first and every_row)
 
     def _follow_rewind(self, stored: LsnPosition | None, server: ServerIdentity) -> None:
         until = self._was_at()

@@ -5,6 +5,7 @@ from __future__ import annotations
 from tailrace.errors import AccessRefused, SourceError, StartWhereInvalid
 from tailrace.positions.postgres import LsnPosition
 from tailrace.sources.postgres.connection import PgConnection
+from tailrace.sources.postgres.options import PostgresOptions
 from tailrace.sources.postgres.predicate import parse_predicate
 from tailrace.sources.postgres.snapshot import SORT_TIMEOUT
 from tailrace.sources.start_where import require_same
@@ -76,10 +77,10 @@ def count_rows(link: PgConnection, table: str, where: str, timeout: float) -> tu
     return int(true or 0), int(false or 0), int(unknown or 0)
 
 
-def require_unchanged(stored: LsnPosition | None, where: str) -> None:
+def require_unchanged(stored: LsnPosition | None, options: PostgresOptions) -> None:
     """Raises if a first read is under way with another predicate."""
     if stored is not None and stored.table_read is not None:
-        require_same(stored.table_read.where, where)
+        require_same(stored.table_read.where, options.start_where, is_default=options.default_where)
 
 
 def invalid(where: str, why: str, remedy: str = "") -> StartWhereInvalid:
