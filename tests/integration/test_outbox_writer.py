@@ -30,6 +30,7 @@ from tailrace.errors import (
 )
 from tailrace.outbox import Brake, NewEvent, Outbox, Pressure, Receipt
 from tailrace.rules import RuleEvent
+from tailrace.schemas.folder import load_folder
 from tailrace.testkit.stack import PostgresServer
 
 DDL = """
@@ -128,6 +129,30 @@ def test_autocommit_is_refused(kind: type[PostgresClient], dsn: str, outbox: Out
             with pytest.raises(NotInTransaction):
                 await resolved(outbox.add_many(handle, [NewEvent(PLACED, {}, ORDER)]))
         assert count(dsn) == before
+        await service.close()
+
+    asyncio.run(test())
+
+
+@every_driver
+def test_an_aborted_transaction_is_refused(kind: type[PostgresClient], dsn: str, outbox: Outbox) -> None:
+    """The first time before the table is inspected, the second time after it."""
+
+    async def test() -> None:
+        service = kind(dsn)
+
+        async def fail(handle: Any) -> None:
+            with pytest.raises(Exception, match="division by zero"):
+                await service.sql(handle, "SELECT 1 / 0")
+            with pytest.raises(NotInTransaction, match="aborted"):
+                await resolved(outbox.add(handle, PLACED, {}, aggregate=ORDER))
+
+        before = count(dsn)
+        await rolled_back(service.transaction(), fail)
+        async with service.transaction() as handle:
+            await resolved(outbox.add(handle, PLACED, {}, aggregate=ORDER))
+        await rolled_back(service.transaction(), fail)
+        assert count(dsn) == before + 1
         await service.close()
 
     asyncio.run(test())
@@ -329,7 +354,7 @@ def test_schemas_are_checked_in_the_transaction(dsn: str, tmp_path: Path) -> Non
     for version in ("1", "2"):
         (tmp_path / PLACED).mkdir(exist_ok=True)
         (tmp_path / PLACED / f"{version}.json").write_text(json.dumps(schema))
-    strict = Outbox(table="outbox", schemas=tmp_path)
+    strict = Outbox(table="outbox", schemas=load_folder(tmp_path))
     lenient = Outbox(table="outbox", schemas=str(tmp_path), without_schema="allow")
 
     def add(outbox: Outbox, kind: str, payload: object) -> Callable[[Any], Any]:

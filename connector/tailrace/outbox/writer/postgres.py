@@ -5,7 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from tailrace.errors import EventExists, LayoutMismatch, NotCommitted, ReceiptUnavailable, TailraceError
+from tailrace.errors import (
+    EventExists,
+    LayoutMismatch,
+    NotCommitted,
+    NotInTransaction,
+    ReceiptUnavailable,
+    TailraceError,
+)
 from tailrace.outbox.layouts import ColumnMap
 from tailrace.outbox.writer.event import PreparedEvent
 from tailrace.outbox.writer.evidence import UNDEFINED, Evidence, is_confirmed, is_marked, sqlstate
@@ -25,6 +32,7 @@ from tailrace.outbox.writer.table import (
 from tailrace.sql_names import quote_table
 
 UNIQUE_VIOLATION = "23505"
+ABORTED = "25P02"
 FORBIDDEN = "42501"
 
 
@@ -91,7 +99,12 @@ class PostgresOutbox:
         return (yield from self._pressure.steps(evidence, table))
 
     def _inspect(self) -> Steps[Table]:
-        rows = yield catalog_query(self._name)
+        try:
+            rows = yield catalog_query(self._name)
+        except Exception as error:
+            if (ours := self._translated(error)) is not None:
+                raise ours from error
+            raise
         table = read_catalog(self._name, rows)
         if self._columns.id not in table:
             require_columns(self._name, table, [self._columns.id], {})
@@ -141,6 +154,12 @@ class PostgresOutbox:
                 f"{self._name} has changed: {_first_line(error)}",
                 why="The table is inspected before the first event, and again after this error.",
                 remedy="Roll back and repeat the transaction.",
+            )
+        if state == ABORTED:
+            return NotInTransaction(
+                "the event was not added: the transaction is aborted",
+                why="Because of an earlier error, Postgres accepts no further statement in it.",
+                remedy="Roll back, and repeat the whole transaction.",
             )
         if state == UNIQUE_VIOLATION:
             return EventExists(
