@@ -9,12 +9,13 @@ import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
+from struct import unpack
 from typing import Any, NamedTuple
 from uuid import UUID
 
 _is_traceparent = re.compile(r"(?!ff)[0-9a-f]{2}-(?!0{32})[0-9a-f]{32}-(?!0{16})[0-9a-f]{16}-[0-9a-f]{2}").fullmatch
-_VARIANT = {digit: "89ab"[int(digit, 16) & 3] for digit in "0123456789abcdef"}
-"""The digit with the two bits of the variant, by a random digit."""
+_random: list[int] = []
+"""Random numbers for the next ids. A forked process must not use the same ones."""
 _NO_EXTRA: Mapping[str, Any] = {}
 
 
@@ -57,9 +58,21 @@ def uuid7() -> str:
     """Returns a UUID of version 7 (RFC 9562): milliseconds, their fraction in 12 bits, and 62 random bits."""
     milliseconds, nanoseconds = divmod(time.time_ns(), 1_000_000)
     fraction = (nanoseconds << 12) // 1_000_000
-    random = os.urandom(8).hex()
-    end = f"7{fraction:03x}-{_VARIANT[random[0]]}{random[1:4]}-{random[4:]}"
+    try:
+        random = _random.pop()
+    except IndexError:
+        random = _more_random()
+    end = f"7{fraction:03x}-{0x8000 | random >> 50:04x}-{random & 0xFFFFFFFFFFFF:012x}"
     return f"{milliseconds >> 16:08x}-{milliseconds & 0xFFFF:04x}-{end}"
+
+
+def _more_random() -> int:
+    """Asks the system for random numbers of 64 bits in advance: one call takes as long as all the rest of an id."""
+    _random.extend(unpack("256Q", os.urandom(2048)))
+    return int.from_bytes(os.urandom(8), "big")
+
+
+os.register_at_fork(after_in_child=_random.clear)
 
 
 def trace_context(given: str | None) -> tuple[str | None, str | None]:

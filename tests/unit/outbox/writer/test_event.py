@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 import time
 import uuid
 
@@ -33,6 +35,25 @@ def test_ids_of_one_millisecond_are_in_order(monkeypatch: pytest.MonkeyPatch) ->
     texts = [uuid7() for _ in range(1000)]
     assert texts == sorted(texts)
     assert len({text[:13] for text in texts}) == 1  # all of the same millisecond
+
+
+FORK = """
+import os, time
+from tailrace.outbox.writer.event import uuid7
+
+time.time_ns = lambda: 1_700_000_000_000_000_000
+uuid7()
+child = os.fork()
+if child:
+    os.waitpid(child, 0)
+for _ in range(100):
+    print(uuid7())
+"""
+
+
+def test_a_forked_process_makes_other_ids() -> None:
+    done = subprocess.run([sys.executable, "-c", FORK], capture_output=True, text=True, check=True)
+    assert len(set(done.stdout.split())) == 200
 
 
 @pytest.mark.parametrize(

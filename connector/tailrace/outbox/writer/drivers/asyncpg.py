@@ -32,17 +32,9 @@ class AsyncpgDriver:
         status = await self._connection.execute(numbered(request.sql), *request.parameters)  # type: ignore[union-attr]
         return int(status.rpartition(" ")[2])  # INSERT 0 1
 
-    def origin(self) -> AsyncpgReader:
-        return AsyncpgReader(self._connection)
-
-
-class AsyncpgReader:
-    """Reads with the same connection: asyncpg does not say how it was made."""
-
-    is_async = True
-
-    def __init__(self, connection: Handle) -> None:
-        self._connection = connection
+    def origin(self) -> AsyncpgDriver:
+        """Reads with the same connection: asyncpg does not say how it was made."""
+        return self
 
     @asynccontextmanager
     async def open(self) -> AsyncIterator[AsyncpgDriver]:
@@ -56,4 +48,4 @@ class AsyncpgReader:
                 why="asyncpg's connections cannot be opened again.",
                 remedy="Give another one: await receipt.wait_async(connection=…).",
             )
-        yield AsyncpgDriver(self._connection)
+        yield self
