@@ -199,11 +199,14 @@ class Supervisor:
         stored: list[Position | None] = []
 
         def started(position: Position) -> None:
+            adopts = self._wiring.database.adopt
+            if marker is not None and adopts:
+                marker.begin_anew(position)
             stored.append(publisher.stored)
             self._started(position)
             books.start()
             if marker is not None:
-                marker.start(stored[0])
+                marker.start(position if adopts else stored[0])
 
         try:
             pipeline.run(started=started)

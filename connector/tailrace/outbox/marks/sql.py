@@ -171,6 +171,14 @@ def mark_published(table: str, id_column: str, id_type: str, columns: MarkColumn
     )
 
 
+def absent_rows(table: str, id_column: str, id_type: str) -> str:
+    """Parameter: an array of ids. Returns those that no row has."""
+    return (
+        f"SELECT k.id FROM unnest($1::text[]) AS k (id) WHERE NOT EXISTS (SELECT FROM {quote_table(table)} o "  # noqa: S608
+        f"WHERE o.{quote(id_column)} = k.id::{id_type})"
+    )
+
+
 def mark_dead_lettered(table: str, id_column: str, id_type: str, columns: MarkColumns) -> str:
     """Parameters: arrays of ids and of errors. A row that has this mark, or is published, stays as it is."""
     unchanged = f"o.{quote(columns.error)} IS DISTINCT FROM k.error" if columns.error else "true"

@@ -75,6 +75,7 @@ class Marker:
         self._pending: tuple[Probe, int] | None = None
         self._next_probe = 0.0
         self._next_resolutions = 0.0
+        self._next_retry = 0.0
         self._watch: ResolutionWatch | None = None
         self._is_open = self._behind = False
         self._undelivered = True
@@ -87,6 +88,19 @@ class Marker:
         """`began` is the stored position at the start of the attempt; what comes later passes through `committed`."""
         self._began = began
         self._thread.start()
+
+    def begin_anew(self, position: Position) -> None:
+        """The log before `position` was skipped (`--adopt`): its events are not published, so they get no marks.
+
+        Call it before `start`, and before the position is stored.
+        """
+        try:
+            if self._rows:
+                self._store.begin_anew(position)
+        except MarksRefused as error:
+            self._warn(error)
+        finally:
+            self._store.close()
 
     def committed(self, batch: Batch) -> None:
         """Notes what became of the events of a batch, right after its commit."""
@@ -155,8 +169,12 @@ class Marker:
             self._finish()
         finally:
             self._store.close()
-            if self._watch is not None:
-                self._watch.close()
+            self._close_watch()
+
+    def _close_watch(self) -> None:
+        if self._watch is not None:
+            self._watch.close()
+            self._watch = None
 
     def _failed(self, error: TailraceError) -> None:
         """Reports an error once. What was to be marked is found in the database after the next `open`."""
@@ -165,6 +183,7 @@ class Marker:
             self._warn(error)
         self._warned = error.code
         self._store.close()
+        self._close_watch()  # what it has read may not be written: all is read again
 
     def _finish(self) -> None:
         """Writes the marks of the last batches, if that is possible at once; otherwise the next start does."""
@@ -181,11 +200,9 @@ class Marker:
             return
         if not self._is_open:
             self._open(stored)
-        with self._lock:
-            queue, self._queue = self._queue, Changes()
-            if self._overflowed:
-                # An older probe may lie before the events whose ids were dropped.
-                self._behind, self._overflowed, self._pending = True, False, None
+        # Before the queue is taken: it then contains the dead letters that these resolutions are about.
+        redriven = self._read_resolutions()
+        queue = self._take_queue()
         if queue.size or self._may_advance():
             failpoints.reached(failpoints.MARKS_PENDING)
         passed = self._passed(stored)
@@ -194,11 +211,20 @@ class Marker:
             passed = None
         if queue.size or passed is not None:
             self._write(queue, stored, passed)
+        self._remove_redriven(redriven)
+        if time.monotonic() >= self._next_retry:
+            self._next_retry = time.monotonic() + PROBE_SECONDS
+            self._store.retry_unseen()
         self._warned = ""
-        now = time.monotonic()
-        if now >= self._next_resolutions and self._undelivered:
-            self._next_resolutions = now + PROBE_SECONDS
-            self._read_resolutions()
+
+    def _take_queue(self) -> Changes:
+        with self._lock:
+            queue, self._queue = self._queue, Changes()
+            if self._overflowed:
+                # An older probe may lie before the events whose ids were dropped.
+                self._behind, self._overflowed, self._pending = True, False, None
+                self._store.fell_behind()
+        return queue
 
     def _open(self, stored: Position) -> None:
         began = self._began
@@ -214,7 +240,10 @@ class Marker:
         if self._pending is None and now >= self._next_probe and (self._behind or self._may_advance()):
             self._next_probe = now + PROBE_SECONDS
             batches = self._batches
-            self._pending = (self._store.probe(), batches)
+            probe = self._store.probe()
+            if self._behind and not probe.is_complete:
+                return None  # it would not show all events whose marks are missing
+            self._pending = (probe, batches)
         if self._pending is not None and self._store.end_of(stored) >= self._pending[0].end:
             passed, self._pending = self._pending, None
             return passed
@@ -252,10 +281,17 @@ class Marker:
     def _pace(self, seconds: float) -> None:
         self._leaving.wait(SHARE * seconds)
 
-    def _read_resolutions(self) -> None:
+    def _read_resolutions(self) -> list[str]:
+        """Returns the positions of dead letters that were redriven since the last call; at the end none."""
+        now = time.monotonic()
+        if now < self._next_resolutions or not self._undelivered or self._leaving.is_set():
+            return []
+        self._next_resolutions = now + PROBE_SECONDS
         if self._watch is None:
             self._watch = ResolutionWatch(self._kafka)
-        positions = self._watch.read()
+        return self._watch.read()
+
+    def _remove_redriven(self, positions: list[str]) -> None:
         for at in range(0, len(positions), LETTERS):
             self._store.remove_redriven(positions[at : at + LETTERS])
         if positions:

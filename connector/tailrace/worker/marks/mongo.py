@@ -69,6 +69,17 @@ class MongoMarks:
         self._save_state({"$set": {"probed": str(now), "begun": self._begun_ms}})
         return Probe(str(now), (now.seconds, now.increment + 1))
 
+    def fell_behind(self) -> None:
+        """Does nothing: a probe shows everything that was published before it."""
+
+    def begin_anew(self, position: Position) -> None:
+        self.open(position)
+        assert isinstance(position, TokenPosition)  # noqa: S101 - of the same kind as the options
+        self._save_position([*position.time.pair, position.ordinal])
+
+    def retry_unseen(self) -> None:
+        """Does nothing: a document of the change stream is there."""
+
     def write(self, changes: Changes, position: Position | None, passed: Probe | None) -> None:
         ids = changes.published
         for at in range(0, len(ids), PAGE):

@@ -4,12 +4,15 @@ A probe is a snapshot, and an LSN read after it: everything that the snapshot sh
 snapshot of `pg_current_snapshot` does not list the subtransactions (savepoints) of running transactions, and rows
 contain the ids of these. So the part of the snapshot from its oldest running transaction on is used only if none of the
 running transactions has subtransactions.
+
+A transaction can be published before it is visible: the log contains it while its session still waits for a synchronous
+standby. So a row that is not found is looked for again until all transactions of that time have ended.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from tailrace import failpoints
 from tailrace.dlq.undelivered import WAITING, Undelivered
@@ -33,6 +36,8 @@ SCAN_SECONDS = 3600.0
 """For finding unmarked rows without an index."""
 PAGE = 1000
 """Rows marked in one transaction: locks are short."""
+UNSEEN = 50_000
+"""Rows that are looked for again. More are not there only if they were deleted."""
 
 
 class PostgresMarks:
@@ -52,9 +57,18 @@ class PostgresMarks:
         self._system_id = ""
         self._id_type = "text"
         self._copied_columns: list[str] = []
+        self._behind_at: int | None = None
+        """A transaction id that is later than all that were in the log when marks fell behind."""
+        self._unseen: dict[str, Undelivered | None] = {}
+        """Events whose rows were not found, by id; with the dead letter, if that is what became of them."""
+        self._unseen_at = 0
+        """A transaction id that is later than those of these rows."""
+        self._held: tuple[tuple[int, ...], Probe | None] | None = None
+        """The watermark that is stored when no row is looked for any more."""
 
     def open(self, began: Position) -> bool:
         self.close()
+        self._behind_at, self._unseen, self._held = None, {}, None
         options = self._options
         link = self._link = PgConnection(options.conninfo, replication=False, timeout=options.link_timeout + 60)
         link.query(f"SET lock_timeout = '{LOCK_TIMEOUT}'")
@@ -165,15 +179,29 @@ class PostgresMarks:
         assert isinstance(position, LsnPosition)  # noqa: S101 - of the same kind as the options
         return (position.lsn,)
 
+    def fell_behind(self) -> None:
+        self._behind_at = None
+
+    def begin_anew(self, position: Position) -> None:
+        self.open(position)
+        ((seen,),) = self._linked.query("SELECT pg_current_snapshot()")
+        self._save_watermark(self._linked, self.end_of(position), Probe(str(seen), ()))
+
     def probe(self) -> Probe:
         link = self._linked
+        if self._behind_at is None and self._rows:
+            self._behind_at = self._new_transaction(link)
         seen = str(link.query("SELECT pg_current_snapshot()")[0][0])
         snapshot = Snapshot.parse(seen)
         if snapshot.running and self._may_have_subtransactions(link):
             seen = f"{snapshot.xmin}:{snapshot.xmin}:"
         # Last, so that it lies behind the end of a transaction that ended before its subtransactions were looked for.
         ((end,),) = link.query("SELECT pg_current_wal_insert_lsn()")
-        return Probe(seen, (parse_lsn(str(end)),))
+        is_complete = self._behind_at is None or snapshot.xmin >= self._behind_at
+        return Probe(seen, (parse_lsn(str(end)),), is_complete)
+
+    def _new_transaction(self, link: PgConnection) -> int:
+        return int(link.query("SELECT pg_current_xact_id()")[0][0] or 0)
 
     def _may_have_subtransactions(self, link: PgConnection) -> bool:
         if link.server_version < SUBTRANSACTIONS:
@@ -192,7 +220,7 @@ class PostgresMarks:
                 self._mark(link, columns, ids[:PAGE])
                 ids = ids[PAGE:]
         link.query("BEGIN")
-        self._save(link, changes.undelivered)
+        self._save(link, changes.undelivered, look_again=True)
         if changes.released:
             self._remove(link, "event_id", changes.released)
         if columns is not None and ids:
@@ -207,6 +235,9 @@ class PostgresMarks:
 
     def _save_watermark(self, link: PgConnection, end: tuple[int, ...], passed: Probe | None) -> None:
         table = self._options.table
+        if self._unseen:
+            self._held = (end, passed or (self._held and self._held[1]))
+            return
         if passed is not None:
             self._marked = passed.seen
         link.query(
@@ -225,10 +256,41 @@ class PostgresMarks:
 
     def _mark(self, link: PgConnection, columns: MarkColumns, ids: Sequence[str]) -> None:
         options = self._options
-        link.query(
-            sql.mark_published(options.table, options.id_column, self._id_type, columns),
+        statement = sql.mark_published(options.table, options.id_column, self._id_type, columns)
+        ((count,),) = link.query(
+            f"WITH marked AS ({statement} RETURNING 1) SELECT count(*) FROM marked",  # noqa: S608 - quoted
             [sql.array(ids)],
         )
+        if int(count or 0) < len(ids):
+            self._note_unseen(link, dict.fromkeys(ids))
+
+    def _note_unseen(self, link: PgConnection, events: Mapping[str, Undelivered | None]) -> None:
+        """Notes those of the events whose rows are not found: not visible yet, or deleted."""
+        options = self._options
+        found = link.query(sql.absent_rows(options.table, options.id_column, self._id_type), [sql.array(events)])
+        if found:
+            self._unseen_at = self._new_transaction(link)
+            for (event,) in found[: UNSEEN - len(self._unseen)]:
+                self._unseen[str(event)] = events[str(event)]
+
+    def retry_unseen(self) -> None:
+        if not self._unseen or self._columns is None:
+            return
+        link, at = self._linked, self._unseen_at
+        ((oldest,),) = link.query("SELECT pg_snapshot_xmin(pg_current_snapshot())")
+        events, self._unseen = self._unseen, {}
+        ids = [event for event, letter in events.items() if letter is None]
+        for first in range(0, len(ids), PAGE):
+            self._mark(link, self._columns, ids[first : first + PAGE])
+        link.query("BEGIN")
+        self._mark_failed(link, self._columns, [letter for letter in events.values() if letter is not None])
+        link.query("COMMIT")
+        self._unseen_at = at
+        if int(oldest or 0) >= at:
+            self._unseen = {}  # all transactions of that time have ended: these rows were deleted
+        if self._held is not None and not self._unseen:
+            (end, passed), self._held = self._held, None
+            self._save_watermark(link, end, passed)
 
     def save_undelivered(self, undelivered: Sequence[Undelivered]) -> None:
         link = self._linked
@@ -236,7 +298,7 @@ class PostgresMarks:
         self._save(link, undelivered)
         link.query("COMMIT")
 
-    def _save(self, link: PgConnection, undelivered: Sequence[Undelivered]) -> None:
+    def _save(self, link: PgConnection, undelivered: Sequence[Undelivered], *, look_again: bool = False) -> None:
         options = self._options
         if not undelivered:
             return
@@ -245,9 +307,17 @@ class PostgresMarks:
             [self._pipeline, *(sql.array(each[at] for each in undelivered) for at in range(4))],
         )
         failed = [each for each in undelivered if each.reason != WAITING]
-        columns = self._columns
-        if not self._rows or columns is None or not failed:
+        if self._rows and self._columns is not None and failed:
+            self._mark_failed(link, self._columns, failed, look_again=look_again)
+
+    def _mark_failed(
+        self, link: PgConnection, columns: MarkColumns, failed: Sequence[Undelivered], *, look_again: bool = True
+    ) -> None:
+        options = self._options
+        if not failed:
             return
+        if look_again:
+            self._note_unseen(link, {each.event_id: each for each in failed})
         link.query(
             sql.mark_dead_lettered(options.table, options.id_column, self._id_type, columns),
             [

@@ -38,6 +38,8 @@ class Probe(NamedTuple):
 
     seen: str
     end: tuple[int, ...]
+    is_complete: bool = True
+    """Whether it shows everything that was in the log when the marks fell behind."""
 
 
 class MarkStore(Protocol):
@@ -53,6 +55,14 @@ class MarkStore(Protocol):
         """Returns the position in the form of `Probe.end`."""
 
     def probe(self) -> Probe: ...
+    def fell_behind(self) -> None:
+        """Ids of published events were dropped: `catch_up` finds them by a probe that is complete from here on."""
+
+    def begin_anew(self, position: Position) -> None:
+        """Connects, and stores that nothing before `position` is to be marked: the log before it was skipped."""
+
+    def retry_unseen(self) -> None:
+        """Marks events whose rows were not found before, if they are there now."""
 
     def write(self, changes: Changes, position: Position | None, passed: Probe | None) -> None:
         """Marks `changes`. With a position, stores that everything up to it is marked.
