@@ -260,6 +260,7 @@ def test_storage_from_the_row_to_the_record(storage: Pipeline, tailrace: Tailrac
         ("DROP COLUMN target_topic", "columns", "FAIL", "'target_topic'", "Add the column"),
         ("ALTER sequence_number TYPE text", "columns", "FAIL", "wrong type", "TYPE bigint"),
         ("DROP COLUMN next_retry_at", "delivery columns", "WARN", "next_retry_at", "ADD COLUMN"),
+        ("RENAME TO other", "tables beside", "WARN", '"other_counters"', "--layout storage --table public.other"),
     ],
 )
 def test_check_names_a_missing_or_wrong_column(
@@ -268,12 +269,15 @@ def test_check_names_a_missing_or_wrong_column(
     storage.set_up()
     storage.configure()
     storage.execute(f"ALTER TABLE {quote_table(storage.table)} {change}")
+    if change.startswith("RENAME"):
+        storage.table = "public.other"
+        storage.configure()
     output = tailrace("check", storage.file, code=1 if state == "FAIL" else 0)
     found = next(each for each in output["checks"] if each["name"] == check)
     assert found["state"] == state, found
     assert said in found["found"]
     assert remedy in found["remedy"]
     if state == "WARN":
-        storage.execute(found["remedy"])
+        storage.execute(found["remedy"]) if remedy == "ADD COLUMN" else storage.set_up()
         repaired = tailrace("check", storage.file)["checks"]
         assert next(each["state"] for each in repaired if each["name"] == check) == "OK"

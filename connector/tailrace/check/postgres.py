@@ -15,6 +15,7 @@ from tailrace.check.publication import PublicationCheck
 from tailrace.check.result import CheckResult, fail, failed, gather, ok, warn
 from tailrace.check.rules import (
     check_clock,
+    check_delivery_columns,
     check_encryption,
     check_free,
     check_kept,
@@ -22,14 +23,15 @@ from tailrace.check.rules import (
     check_slot,
     check_standby,
     check_synchronous,
+    check_tables_beside,
     check_version,
     check_window,
 )
 from tailrace.errors import TailraceError, Unavailable
 from tailrace.event import Column
-from tailrace.outbox.ddl import hba_lines
+from tailrace.outbox.ddl import hba_lines, storage_tables
 from tailrace.outbox.layouts import ColumnMap
-from tailrace.outbox.specs import LAYOUTS, reader
+from tailrace.outbox.specs import reader
 from tailrace.positions.base import Position, other_kind
 from tailrace.positions.postgres import LsnPosition
 from tailrace.sources.postgres import catalog
@@ -86,6 +88,7 @@ class PostgresChecks:
                 ("publication", self._publication),
                 ("columns", self._columns),
                 ("delivery columns", self._delivery_columns),
+                ("tables beside", self._tables_beside),
                 ("order of rows", self._order),
                 ("marks", lambda: check_marks(self._link, options) if self._relation else None),
                 ("start_where", self._start_where),
@@ -268,20 +271,14 @@ class PostgresChecks:
         return ok("columns", ", ".join(f"{part}={column}" for part, column in self._map.parts()))
 
     def _delivery_columns(self) -> CheckResult | None:
-        """Whether the table has the columns of its layout that only delivery marks use."""
-        wanted = [column for column in LAYOUTS[self._layout].table if column.about_delivery]
-        if not wanted or not self._kinds:
+        return check_delivery_columns(self._layout, self._kinds, self._full) if self._kinds else None
+
+    def _tables_beside(self) -> CheckResult | None:
+        if self._layout != "storage" or not self._relation:
             return None
-        missing = [column for column in wanted if column.name not in self._kinds]
-        if not missing:
-            return ok("delivery columns", f"{len(wanted)}, none of them is sent")
-        added = ", ".join(
-            f"ADD COLUMN {quote(column.name)} {' '.join(column.definition.split())}" for column in missing
-        )
-        found = (
-            f"{self._full} has no column {', '.join(column.name for column in missing)} of the layout {self._layout}"
-        )
-        return warn("delivery columns", f"{found}: it cannot be marked", f"ALTER TABLE {self._full} {added};")
+        wanted = storage_tables(self._options.table)
+        missing = [name for name in wanted if self._link.query("SELECT to_regclass($1)", [name])[0][0] is None]
+        return check_tables_beside(self._options.table, wanted, missing)
 
     def _order(self) -> CheckResult | None:
         known = all(column in self._kinds for column in self._options.order_by)

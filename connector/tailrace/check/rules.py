@@ -6,11 +6,13 @@ import re
 from collections.abc import Mapping, Sequence
 
 from tailrace.check.result import CheckResult, clock_difference, fail, human_bytes, is_loopback, ok, warn
+from tailrace.outbox.specs import LAYOUTS
 from tailrace.positions.postgres import format_lsn
 from tailrace.routing.specs import BROKER_DEFAULT, TopicSpec, in_order
 from tailrace.routing.view import View
 from tailrace.sources.postgres.replay_window import ReplayWindow, max_window_bytes
 from tailrace.sources.postgres.resume_check import SlotState
+from tailrace.sql_names import quote
 
 FIXED_MINORS = {14: 19, 15: 14, 16: 10, 17: 6}
 """The first minor release of each version without a bug that loses decoded changes."""
@@ -180,6 +182,27 @@ def check_order(order_by: Sequence[str], kinds: Mapping[str, int]) -> CheckResul
     )
     remedy = "Set outbox.columns.timestamp to the column with a row's time, or source.order_by to an increasing column."
     return warn("order of rows", found, remedy)
+
+
+def check_delivery_columns(layout: str, kinds: Mapping[str, int], table: str) -> CheckResult | None:
+    """Whether the table has the columns of its layout that only delivery marks use; `kinds` maps columns to types."""
+    wanted = [column for column in LAYOUTS[layout].table if column.about_delivery]
+    missing = [column for column in wanted if column.name not in kinds]
+    if not wanted:
+        return None
+    if not missing:
+        return ok("delivery columns", f"{len(wanted)}, none of them is sent")
+    added = ", ".join(f"ADD COLUMN {quote(column.name)} {' '.join(column.definition.split())}" for column in missing)
+    found = f"{table} has no column {', '.join(column.name for column in missing)} of the layout {layout}"
+    return warn("delivery columns", f"{found}: it cannot be marked", f"ALTER TABLE {table} {added};")
+
+
+def check_tables_beside(table: str, wanted: Sequence[str], missing: Sequence[str]) -> CheckResult:
+    """Whether the tables exist that services write with each event of a storage outbox, and marks to dead letters."""
+    if not missing:
+        return ok("tables beside", ", ".join(wanted))
+    found = f"there is no {', '.join(missing)}: services need them to publish events"
+    return warn("tables beside", found, f"Run what `tailrace outbox ddl --layout storage --table {table}` prints.")
 
 
 def check_rules(specs: Sequence[TopicSpec], view: View, columns: frozenset[str]) -> list[CheckResult]:
