@@ -62,7 +62,8 @@ def of_waiting(headers: Headers, value: bytes | None) -> Undelivered:
 
 def read_undelivered(options: KafkaOptions, id_column: str) -> Iterator[Undelivered]:
     """Yields all undelivered events that Kafka knows, up to the end that the topics have now."""
-    redriven = {hash(position) for position in ResolutionWatch(options).read()}
+    with closing(ResolutionWatch(options)) as watch:
+        redriven = {hash(position) for position in watch.read()}
     reader = DeadLetterReader(options)
     with closing(reader.dead_letters(reader.ranges())) as letters:
         for letter in letters:

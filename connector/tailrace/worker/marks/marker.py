@@ -27,6 +27,8 @@ EVERY_SECONDS = 0.2
 """How often row marks are written."""
 PROBE_SECONDS = 1.0
 """How often the watermark advances, and resolutions of dead letters are read."""
+CATCH_UP_SECONDS = 5.0
+"""The pause between two searches for rows without marks."""
 RETRY_SECONDS = (1.0, 30.0)
 """The first and the longest pause after a failure."""
 QUEUED = 50_000
@@ -277,6 +279,8 @@ class Marker:
         if self._store.catch_up(probe, lambda: not self._leaving.is_set(), self._pace):
             self._behind = False
             self._covered = batches
+        # If marks fall behind again, as in a drain, the next search covers more rows.
+        self._next_probe = time.monotonic() + CATCH_UP_SECONDS
 
     def _pace(self, seconds: float) -> None:
         self._leaving.wait(SHARE * seconds)

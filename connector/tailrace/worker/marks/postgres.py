@@ -73,6 +73,8 @@ class PostgresMarks:
         link = self._link = PgConnection(options.conninfo, replication=False, timeout=options.link_timeout + 60)
         link.query(f"SET lock_timeout = '{LOCK_TIMEOUT}'")
         link.query(f"SET statement_timeout = '{STATEMENT_TIMEOUT}'")
+        # Marks and their state are lost together, and the next start writes them again.
+        link.query("SET synchronous_commit = off")
         ((standby, system_id),) = link.query(
             "SELECT pg_is_in_recovery(), (SELECT system_identifier FROM pg_control_system())"
         )
