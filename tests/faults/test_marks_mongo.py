@@ -90,11 +90,13 @@ def test_rows_from_before_the_first_start_edits_and_a_redrive(marked: Users) -> 
 
 def test_a_first_read_is_marked_when_it_is_complete(marked: Users) -> None:
     users = marked
-    users.configure(source={"start": "beginning"})
+    users.configure(source={"start": "beginning", "start_where": '{"partition_key": {"$ne": "old"}}'})
     for _ in range(3):
         users.insert(status="pending")
+    left_out = users.insert("old", status="pending")
     users.start()
-    all_marked(users)
+    all_marked(users, left_out)
+    assert documents(users)[left_out]["status"] == "pending"
     assert len(users.published()) == 3
 
 

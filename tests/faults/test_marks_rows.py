@@ -117,14 +117,20 @@ def test_a_first_read_and_a_later_switch_to_row_marks(marked: Shop) -> None:
     """Rows that were published before marks were on are marked, too."""
     shop = marked
     existing = [shop.insert(VALID) for _ in range(3)]
-    shop.configure(source={"start": "beginning"}, marks="watermark")
+    left_out = shop.insert(VALID, key="old")
+    shop.configure(source={"start": "beginning", "start_where": "aggregateid <> 'old'"}, marks="watermark")
     connector = shop.start()
     wait_until(lambda: len(shop.published()) == 3, 60, what="the events")
+    view = f"tailrace_{shop.name}_marks"
+    wait_until(lambda: shop.execute("SELECT to_regclass(%s)", view)[0][0], 60, what="the view")
+    wait_until(lambda: len(shop.execute(f"SELECT FROM {view} WHERE sent")) == 3, 60, what="the watermark")
+    assert shop.execute(f"SELECT sent FROM {view} WHERE id = %s", left_out) == [(False,)]
     assert connector.stop() == 0
     assert not any(row(shop, event)[0] for event in existing)
     shop.configure(marks="rows")
     shop.start()
-    all_marked(shop)
+    all_marked(shop, f"id <> '{left_out}'")
+    assert row(shop, left_out) == (False, False, None)
     assert len(shop.published()) == 3
 
 

@@ -82,10 +82,18 @@ def passed(table: str, pipeline: str, xmin: str = "o.xmin") -> str:
     )
 
 
-def view_ddl(table: str, pipeline: str, id_column: str, columns: MarkColumns | None, present: Collection[str]) -> str:
+def view_ddl(
+    table: str,
+    pipeline: str,
+    id_column: str,
+    columns: MarkColumns | None,
+    present: Collection[str],
+    selected: str = "true",
+) -> str:
     """Returns the statement that creates the view: the id of each row and the mark columns of the layout.
 
-    `present` are the columns of the table. The view uses no others than these, so that it blocks no change of them.
+    `present` are the columns of the table. `selected` is the condition for rows that a first read has not left out. The
+    view uses no other columns than these, so that it blocks no change of others.
     """
     columns = columns or STREAMS
     own = [name for name in columns.names if name in present]
@@ -98,8 +106,8 @@ def view_ddl(table: str, pipeline: str, id_column: str, columns: MarkColumns | N
             waiting = constant(columns.waiting)
             value = (
                 f"CASE WHEN u.reason = '{WAITING}' THEN {waiting} WHEN u.reason IS NOT NULL THEN "
-                f"{constant(columns.failed)} WHEN {passed(table, pipeline)} THEN {constant(columns.done)} "
-                f"ELSE {kept or waiting} END"
+                f"{constant(columns.failed)} WHEN o.selected AND {passed(table, pipeline)} "
+                f"THEN {constant(columns.done)} ELSE {kept or waiting} END"
             )
         elif name == columns.error:
             value = f"coalesce(u.reason || ': ' || u.error, {kept or 'NULL'})"
@@ -108,7 +116,9 @@ def view_ddl(table: str, pipeline: str, id_column: str, columns: MarkColumns | N
         parts.append(f"{value} AS {quote(name)}")
     return (
         f"CREATE OR REPLACE VIEW {view_name(table, pipeline)} AS SELECT {', '.join(parts)} "  # noqa: S608 - quoted
-        f"FROM {quote_table(table)} o LEFT JOIN {beside(table, UNDELIVERED)} u "
+        # The names in a condition must not be taken for columns of the other table.
+        f"FROM (SELECT {', '.join(map(quote, dict.fromkeys([id_column, *own])))}, o.xmin AS xmin, "
+        f"({selected}) AS selected FROM {quote_table(table)} o) o LEFT JOIN {beside(table, UNDELIVERED)} u "
         f"ON u.pipeline = {literal(pipeline)} AND u.event_id = o.{quote(id_column)}::text"
     )
 
@@ -224,14 +234,17 @@ def pending(columns: MarkColumns) -> str:
     return f"o.{quote(columns.status)} IS DISTINCT FROM {constant(columns.done)}"
 
 
-def unmarked_rows(table: str, pipeline: str, id_column: str, columns: MarkColumns, since: str, until: str) -> str:
+def unmarked_rows(
+    table: str, pipeline: str, id_column: str, columns: MarkColumns, since: str, until: str, selected: str = "true"
+) -> str:
     """Returns the query for rows that are published but not marked: those of `until` that `since` does not show.
 
-    Both are snapshots in text form; `since` may be empty.
+    Both are snapshots in text form; `since` may be empty. `selected` is the condition for rows that a first read has
+    not left out.
     """
     later = f"AND NOT {shows(f'{literal(since)}::pg_snapshot', 'o.xmin')} " if since else ""
     return (
-        f"SELECT o.{quote(id_column)}::text FROM {quote_table(table)} o WHERE {pending(columns)} "  # noqa: S608 - quoted
+        f"SELECT o.{quote(id_column)}::text FROM {quote_table(table)} o WHERE {pending(columns)} AND ({selected}) "  # noqa: S608 - quoted
         f"AND {shows(f'{literal(until)}::pg_snapshot', 'o.xmin')} {later}"
         f"AND NOT EXISTS (SELECT FROM {beside(table, UNDELIVERED)} u WHERE u.pipeline = {literal(pipeline)} "
         f"AND u.event_id = o.{quote(id_column)}::text)"

@@ -16,10 +16,12 @@ from tailrace.dlq.undelivered import WAITING, Undelivered
 from tailrace.errors import AccessRefused, HistoryLost, MarksRefused
 from tailrace.outbox.marks.columns import Assignments, MarkColumns, Value
 from tailrace.positions.base import Position
+from tailrace.positions.first_read import FirstRead
 from tailrace.positions.mongo import ClusterTime, TokenPosition
 from tailrace.sources.mongo import marks
 from tailrace.sources.mongo.client import Client, connect, identify
 from tailrace.sources.mongo.options import MongoOptions
+from tailrace.sources.mongo.start_where import left_out_filter
 from tailrace.worker.marks.store import Changes, Probe
 
 STATE = "tailrace_marks"
@@ -40,6 +42,7 @@ class MongoMarks:
         self._client: Client | None = None
         self._since: ClusterTime | None = None
         self._begun_ms = 0
+        self._first_read: FirstRead | None = None
 
     def open(self, began: Position) -> bool:
         self.close()
@@ -49,6 +52,7 @@ class MongoMarks:
         state = self._guarded(lambda: self._collection(STATE).find_one({"_id": self._pipeline})) or {}
         marked = state.get("marked")
         self._begun_ms = int(began.begun or state.get("begun") or 0)
+        self._first_read = began.first_read
         if marked is not None:
             self._since = ClusterTime(marked[0], marked[1])
             return tuple(marked) >= (*began.time.pair, began.ordinal)
@@ -109,7 +113,9 @@ class MongoMarks:
         return marks.inserted(self._linked, self._options.watched, since, until, self._id_field)
 
     def _in_collections(self, at: ClusterTime) -> Iterator[list[marks.Found]]:
-        options, wanted = self._options, {self._columns.status: {"$ne": self._columns.done}}
+        options, wanted = self._options, self._pending()
+        if self._first_read is not None:
+            wanted = {"$and": [wanted, {"$nor": [left_out_filter(self._first_read, options.timestamp)]}]}
         for collection in options.collections:
             pages = marks.unmarked(self._linked, options.database, collection, at, wanted, self._id_field)
             for page in pages:

@@ -20,8 +20,10 @@ from tailrace.errors import MarksRefused, TailraceError
 from tailrace.outbox.marks import sql
 from tailrace.outbox.marks.columns import MarkColumns
 from tailrace.positions.base import Position
+from tailrace.positions.first_read import FirstRead
 from tailrace.positions.postgres import LsnPosition, format_lsn, parse_lsn
 from tailrace.sources.postgres.connection import PgConnection
+from tailrace.sources.postgres.left_out import evaluable, not_left_out
 from tailrace.sources.postgres.options import PostgresOptions
 from tailrace.sources.postgres.snapshot import Snapshot
 from tailrace.sql_names import quote, quote_table, split_table
@@ -56,6 +58,7 @@ class PostgresMarks:
         self._marked = ""
         self._system_id = ""
         self._id_type = "text"
+        self._selected = "true"
         self._copied_columns: list[str] = []
         self._behind_at: int | None = None
         """A transaction id that is later than all that were in the log when marks fell behind."""
@@ -81,8 +84,9 @@ class PostgresMarks:
         if standby == "t":
             raise on_standby()
         self._system_id = str(system_id)
-        self._prepare(link)
         assert isinstance(began, LsnPosition)  # noqa: S101 - of the same kind as the options
+        self._selected = _selected(link, options.table, began.first_read)
+        self._prepare(link)
         found = link.query(sql.read_watermark(options.table), [self._pipeline, options.table, self._system_id])
         begun, kind, snapshot, lsn = found[0] if found else (None, None, None, None)
         # A position without `begun` may have lost it (`--adopt`): rows from before the first start stay what they are.
@@ -110,7 +114,7 @@ class PostgresMarks:
         names = [sql.beside(table, name) for name in (sql.WATERMARK, sql.UNDELIVERED)]
         statements = [
             *sql.tables_ddl(table),
-            sql.view_ddl(table, self._pipeline, options.id_column, self._columns, present.keys()),
+            sql.view_ddl(table, self._pipeline, options.id_column, self._columns, present.keys(), self._selected),
         ]
         names.append(sql.view_name(table, self._pipeline))
         found = link.query(
@@ -380,6 +384,7 @@ class PostgresMarks:
                 self._columns,
                 self._marked or self._begun,
                 passed.seen,
+                self._selected,
             )
             # The server keeps the ids, in a file if there are many: memory stays flat here.
             link.query(f"DECLARE unmarked NO SCROLL CURSOR WITH HOLD FOR {query}", timeout=SCAN_SECONDS)
@@ -404,6 +409,14 @@ class PostgresMarks:
     def _linked(self) -> PgConnection:
         assert self._link is not None  # noqa: S101 - `open` comes first
         return self._link
+
+
+def _selected(link: PgConnection, table: str, first_read: FirstRead | None) -> str:
+    """Returns the SQL condition for rows that the first read has not left out (source.start_where)."""
+    known = evaluable(link, table, first_read, complete=True)
+    if known is None or not known.snapshot:
+        return "true"
+    return not_left_out(known, sql.shows(f"{sql.literal(known.snapshot)}::pg_snapshot", "o.xmin"))
 
 
 def on_standby() -> MarksRefused:
