@@ -73,6 +73,7 @@
     │   ├── EventInvalid            the event could never be published
     │   ├── EventExists             the outbox already has an event with this id
     │   ├── NotCommitted            the event's transaction is not committed
+    │   ├── EventDeadLettered       the event was dead-lettered instead of published
     │   ├── ReceiptUnavailable      nothing shows whether the event is published
     │   └── NotPublishedYet         the event was not published within the time limit   RETRY
     ├── Halted                      a bad event, and the policy is `halt`       user    HALT
@@ -441,6 +442,10 @@ class EventExists(OutboxError):
 
 
 class NotCommitted(OutboxError):
+    pass
+
+
+class EventDeadLettered(OutboxError):
     pass
 
 

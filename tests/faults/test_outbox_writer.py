@@ -13,7 +13,7 @@ from helpers.outbox_drivers import POSTGRES_CLIENTS, PostgresClient, resolved, r
 from helpers.shop import Shop
 from helpers.users import Users
 from tailrace import failpoints
-from tailrace.errors import NotPublishedYet
+from tailrace.errors import EventDeadLettered, NotPublishedYet
 from tailrace.outbox import NewEvent, Outbox, Pressure, Receipt
 from tailrace.testkit.stack import wait_until
 
@@ -75,8 +75,12 @@ def test_committed_events_are_published_once_with_every_driver(shop: Shop) -> No
 
     with psycopg.connect(shop.dsn) as connection:
         receipt = marked.add(connection, "OrderPlaced", placed(1).payload, aggregate=("order", "o-1"))
+        bad = marked.add(connection, "OrderPlaced", {"order": "o-1"}, aggregate=("order", "o-1"))
     receipt.wait(SECONDS)
     assert receipt.id in published(shop)
+    with pytest.raises(EventDeadLettered):
+        bad.wait(SECONDS)
+    assert [letter.id for letter in shop.dead_lettered()] == [bad.id]
 
     def pressure(which: Outbox) -> Pressure:
         with psycopg.connect(shop.dsn, autocommit=True) as connection:

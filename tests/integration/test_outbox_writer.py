@@ -19,6 +19,7 @@ from psycopg.rows import dict_row
 from helpers.outbox_drivers import POSTGRES_CLIENTS, Asyncpg, Django, PostgresClient, RollBack, resolved, rolled_back
 from tailrace.errors import (
     ConfigError,
+    EventDeadLettered,
     EventExists,
     EventInvalid,
     LayoutMismatch,
@@ -592,6 +593,15 @@ def test_row_marks_show_what_is_pending(dsn: str) -> None:
                 [status],
             )
         assert outbox.pressure(connection).pending_events == 2
+        with connection.transaction():
+            receipt = outbox.add(connection, PLACED, {}, aggregate=ORDER)
+        with pytest.raises(NotPublishedYet, match="does not say status = published"):
+            receipt.wait(0)
+        connection.execute("UPDATE marked SET status = 'failed' WHERE event_id = %s", [receipt.id])
+        with pytest.raises(EventDeadLettered):
+            receipt.wait(60)
+        connection.execute("UPDATE marked SET status = 'published' WHERE event_id = %s", [receipt.id])
+        receipt.wait(0)
         with pytest.raises(ConfigError, match="has no brake"):
             outbox.slow_down(connection)
 

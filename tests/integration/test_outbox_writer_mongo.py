@@ -16,6 +16,7 @@ from pymongo.errors import OperationFailure
 from helpers.outbox_drivers import MONGO_CLIENTS, Pymongo, resolved, rolled_back
 from tailrace.errors import (
     ConfigError,
+    EventDeadLettered,
     EventExists,
     EventInvalid,
     NotCommitted,
@@ -232,6 +233,9 @@ def test_a_receipt_needs_row_marks(client: MongoClient[dict[str, Any]], name: st
         second.wait(timeout=0)
     client[name].outbox.update_one({"event_id": second.id}, {"$set": {"status": "published"}})
     assert second.wait(timeout=0) is second
+    client[name].outbox.update_one({"event_id": second.id}, {"$set": {"status": "failed"}})
+    with pytest.raises(EventDeadLettered):
+        second.wait(timeout=60)
 
 
 @every_driver

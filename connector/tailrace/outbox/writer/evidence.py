@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from tailrace.errors import ReceiptUnavailable
+from tailrace.errors import EventDeadLettered, ReceiptUnavailable
 from tailrace.outbox.writer.polling import Check
 from tailrace.outbox.writer.requests import PARAMETER, Query, Steps
 from tailrace.outbox.writer.rows import RowLayout
@@ -30,6 +30,10 @@ slot_type = 'logical' AND database = current_database()
 _SLOTS = f"""\
 SELECT slot_name, active, confirmed_flush_lsn >= CAST(CAST({PARAMETER} AS text) AS pg_lsn), wal_status
 FROM pg_replication_slots WHERE {SLOT_CONDITION}"""  # noqa: S608 - markers of parameters
+
+
+DEAD = {"status": "failed", "delivery_status": "dlq"}
+"""The value of a status column of a row that is dead-lettered."""
 
 
 class Evidence(NamedTuple):
@@ -81,12 +85,12 @@ def is_marked(
         )
     column, wanted = layout.mark
     relation = evidence.relation(table)
-    also = f" AND lower(CAST({quote(column)} AS text)) = CAST({PARAMETER} AS text)"
-    condition = exists_condition(relation, id_column, id_type, also)
+    done = exists_condition(relation, id_column, id_type, f" AND lower(CAST({quote(column)} AS text)) = '{wanted}'")
+    dead = exists_condition(relation, id_column, id_type, f" AND {dead_condition(column)}")
 
     def check() -> Steps[str | None]:
         try:
-            rows = yield Query(f"SELECT {condition}", (event_id, wanted))
+            [(is_done, is_dead)] = yield Query(f"SELECT {done}, {dead}", (event_id, event_id))
         except Exception as error:
             if sqlstate(error) in UNDEFINED:
                 raise ReceiptUnavailable(
@@ -95,9 +99,26 @@ def is_marked(
                     remedy="Give Outbox(marks=…) as the pipeline's settings have it, and start the pipeline once.",
                 ) from error
             raise
-        return None if rows[0][0] else f"{relation} does not say {column} = {wanted}"
+        if is_dead and not is_done:
+            raise dead_lettered()
+        return None if is_done else f"{relation} does not say {column} = {wanted}"
 
     return check
+
+
+def dead_condition(column: str) -> str:
+    """Returns the SQL condition that a row, marked in this column, is dead-lettered."""
+    if column == "processed":  # the view also shows here that an event waits behind a parked key
+        return "error NOT LIKE 'waiting: %'"
+    return f"{quote(column)} = '{DEAD[column]}'"
+
+
+def dead_lettered() -> EventDeadLettered:
+    return EventDeadLettered(
+        "the event was dead-lettered",
+        why="The connector could not publish it, and has marked it as failed.",
+        remedy="Look at it with `tailrace dlq list`, then redrive or discard it.",
+    )
 
 
 def sqlstate(error: BaseException | None) -> str | None:

@@ -15,7 +15,7 @@ import orjson
 from tailrace.errors import EventExists, EventInvalid, NotCommitted, ReceiptUnavailable
 from tailrace.outbox.layouts import ColumnMap
 from tailrace.outbox.writer.event import PreparedEvent
-from tailrace.outbox.writer.evidence import Evidence
+from tailrace.outbox.writer.evidence import DEAD, Evidence, dead_lettered
 from tailrace.outbox.writer.polling import poll
 from tailrace.outbox.writer.pressure import Pressure, mongo_pressure
 from tailrace.outbox.writer.requests import Find, Insert, Steps
@@ -75,6 +75,8 @@ class MongoOutbox:
                     why="Its transaction is not committed yet, it was aborted, or the document was deleted since.",
                     remedy="Call wait() only after a commit, and keep documents until then.",
                 )
+            if found.get(column) == DEAD.get(column, ""):
+                raise dead_lettered()
             return None if found.get(column) == wanted else f"its document is not marked by {column}: {wanted}"
 
         yield from poll(check, timeout)

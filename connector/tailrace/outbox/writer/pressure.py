@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 from tailrace.errors import ConfigError
 from tailrace.outbox.layouts import ColumnMap
-from tailrace.outbox.writer.evidence import SLOT_CONDITION, Evidence, several_slots
+from tailrace.outbox.writer.evidence import DEAD, SLOT_CONDITION, Evidence, dead_condition, several_slots
 from tailrace.outbox.writer.requests import PARAMETER, Count, Query, Sleep, Steps
 from tailrace.outbox.writer.rows import RowLayout
 from tailrace.outbox.writer.table import Table
@@ -25,8 +25,6 @@ COUNTED = 10_000
 DAY = 86_400
 SAMPLES = 3600
 SAMPLE_SECONDS = 1.0
-FAILED = ("failed", "dlq")
-"""The marks of rows that are dead-lettered: they wait for a person, not for the connector."""
 
 _SLOT = f"""\
 SELECT slot_name, active, CAST(pg_current_wal_insert_lsn() - '0/0' AS bigint),
@@ -154,12 +152,12 @@ class PostgresPressure:
     def _by_marks(self, table: Table) -> Steps[tuple[float | None, int]]:
         column, done = self._layout.mark or ("", "")
         at = self._columns.timestamp or "created_at"
-        error = " AND error IS NULL" if "error" in table else ""
-        others = ", ".join(f"'{value}'" for value in (done, *FAILED))
+        is_dead = "false" if column == "processed" and "error" not in table else dead_condition(column)
         [(pending, seconds)] = yield Query(
             f"SELECT count(*), CAST(extract(epoch FROM clock_timestamp() - min({quote(at)})) AS double precision) "  # noqa: S608
             f"FROM (SELECT {quote(at)} FROM {quote_table(self._name)} "
-            f"WHERE lower(CAST({quote(column)} AS text)) NOT IN ({others}){error} LIMIT {COUNTED}) AS pending"
+            f"WHERE lower(CAST({quote(column)} AS text)) <> '{done}' AND ({is_dead}) IS NOT TRUE LIMIT {COUNTED}) "
+            "AS pending"
         )
         return (max(0.0, seconds) if pending else 0.0), pending
 
@@ -201,7 +199,7 @@ def mongo_pressure(name: str, layout: RowLayout, columns: ColumnMap, evidence: E
         return Pressure(None, None, None, None, "nothing in MongoDB shows what is published without row marks")
     column, done = layout.mark
     at = columns.timestamp or "created_at"
-    waiting = {column: {"$nin": [done, *FAILED]}}
+    waiting = {column: {"$nin": [done, DEAD.get(column)]}}
     pending, oldest = yield Count(name, waiting, at, COUNTED)
     seconds = 0.0 if oldest is None else max(0.0, time.time() - oldest)
     text = "all documents are marked" if not pending else f"{pending:,} documents are not marked as published"
