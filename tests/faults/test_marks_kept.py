@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import json
 import uuid
+from pathlib import Path
 
 import psycopg
 import pytest
 
-from faults.test_marks_rows import all_marked, marked, row  # noqa: F401 - a fixture
+from faults.test_marks_rows import COLUMNS, all_marked, marked, row  # noqa: F401 - a fixture
 from faults.test_marks_watermark import commits_later
 from faults.test_redrive import VALID
-from helpers.shop import Shop
+from helpers.shop import SCHEMA, Shop, close_shop, open_shop
 from tailrace import failpoints
-from tailrace.testkit.stack import wait_until
+from tailrace.testkit.stack import KafkaBroker, PostgresServer, wait_until
 
 
 @pytest.mark.parametrize("marks", ["watermark", "rows"])
@@ -99,3 +101,31 @@ def test_rows_that_adopt_skips_are_not_marked(marked: Shop) -> None:  # noqa: F8
     wait_until(lambda: row(shop, last)[0], 60, what="the last mark")
     assert skipped not in {seen.id for seen in shop.published()}
     assert row(shop, skipped) == (False, False, None)
+
+
+def test_an_explanation_that_the_database_cannot_store(
+    postgres: PostgresServer, kafka: KafkaBroker, tmp_path: Path
+) -> None:
+    """It contains what a rule or a schema contains, whatever the encoding of the database."""
+    shop = open_shop(postgres, kafka, tmp_path, encoding="LATIN1")
+    try:
+        shop.execute("ALTER TABLE outbox ADD sent boolean DEFAULT false, ADD sent_at timestamptz, ADD problem text")
+        rule = "def check(event):\n    return 'no\\0' if event.payload['amount'] == 2 else None\n"
+        (tmp_path / "odd_rule.py").write_text(rule)
+        properties: dict[str, object] = {**SCHEMA["properties"], "currency": {"enum": ["EUR", "€"]}}  # type: ignore[dict-item]
+        (shop.folder / "schemas" / "OrderPlaced" / "1.json").write_text(
+            json.dumps({**SCHEMA, "properties": properties})
+        )
+        shop.configure(
+            marks="rows",
+            outbox={"mark_columns": COLUMNS},
+            rules={"checks": {"*": ["odd_rule:check"]}, "folder": str(tmp_path)},
+        )
+        shop.start()
+        values = {**json.loads(VALID)}
+        bad = [shop.insert(json.dumps({**values, **odd})) for odd in ({"currency": "USD"}, {"amount": 2})]
+        event = shop.insert(VALID)
+        wait_until(lambda: row(shop, event)[0] and all(row(shop, each)[2] for each in bad), 30, what="the marks")
+        assert [row(shop, each)[2].count("?") for each in bad] == [1, 1]
+    finally:
+        close_shop(shop)

@@ -164,7 +164,9 @@ class Marker:
                     what = f"delivery marks cannot be written: {type(error).__name__}: {error}"
                     self._failed(MarksRefused(what, remedy="Tailrace tries again by itself. Report it if it stays."))
                 else:
-                    pause = RETRY_SECONDS[0]
+                    if not self._behind:
+                        # Not before: what failed may be tried again only after several rounds.
+                        pause, self._warned = RETRY_SECONDS[0], ""
                     continue
                 self._leaving.wait(pause)
                 pause = min(2 * pause, RETRY_SECONDS[1])
@@ -217,7 +219,6 @@ class Marker:
         if time.monotonic() >= self._next_retry:
             self._next_retry = time.monotonic() + PROBE_SECONDS
             self._store.retry_unseen()
-        self._warned = ""
 
     def _take_queue(self) -> Changes:
         with self._lock:

@@ -308,6 +308,7 @@ class PostgresMarks:
         options = self._options
         if not undelivered:
             return
+        undelivered = [each._replace(error=storable(each.error, link.codec)) for each in undelivered]
         link.query(
             sql.save_undelivered(options.table),
             [self._pipeline, *(sql.array(each[at] for each in undelivered) for at in range(4))],
@@ -417,6 +418,11 @@ def _selected(link: PgConnection, table: str, first_read: FirstRead | None) -> s
     if known is None or not known.snapshot:
         return "true"
     return not_left_out(known, sql.shows(f"{sql.literal(known.snapshot)}::pg_snapshot", "o.xmin"))
+
+
+def storable(text: str, codec: str) -> str:
+    """Returns the text with `?` for what a database of this encoding cannot store, such as text of a rule."""
+    return text.replace("\0", "?").encode(codec, "replace").decode(codec)
 
 
 def on_standby() -> MarksRefused:

@@ -6,7 +6,7 @@ import pytest
 
 from tailrace.dlq.parked_keys import waiting_record
 from tailrace.dlq.record import dead_letter
-from tailrace.errors import Reason, Rejected
+from tailrace.errors import Reason, Rejected, SourceUnavailable, TailraceError
 from tailrace.event import Column, OutboxEvent, Record, Row
 from tailrace.kafka.client import KafkaOptions
 from tailrace.pipeline.batch import Batch
@@ -84,3 +84,37 @@ def test_the_queue_is_bounded_and_strange_records_do_not_fail_the_publisher(monk
     queue = marker()
     queue.committed(batch(Record("orders", b"", None, [], 0)))
     assert queue._overflowed
+
+
+def test_an_error_is_reported_once_although_rounds_between_its_repetitions_succeed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A search for rows without marks that fails is repeated only after a new probe."""
+    monkeypatch.setattr(module, "EVERY_SECONDS", 0.0)
+    monkeypatch.setattr(module, "RETRY_SECONDS", (0.0, 0.0))
+    reported: list[TailraceError] = []
+    queue = Marker(
+        Searching(),  # type: ignore[arg-type] - what a round needs
+        KAFKA,
+        rows=True,
+        id_column="id",
+        stored=lambda: POSITION,
+        warn=reported.append,
+    )
+    rounds = iter(range(20))
+
+    def tick() -> None:
+        number = next(rounds, None)
+        if number is None:
+            queue._leaving.set()
+        elif number % 2:
+            raise SourceUnavailable("the table is locked")
+
+    monkeypatch.setattr(queue, "_tick", tick)
+    queue.start(POSITION)
+    queue._thread.join(10)
+    assert [error.what for error in reported] == ["the table is locked"]
+
+
+class Searching:
+    def close(self) -> None: ...
