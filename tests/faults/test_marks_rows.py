@@ -9,6 +9,7 @@ import psycopg
 import pytest
 
 from faults.test_redrive import INVALID, VALID, allow_any_amount, dlq
+from faults.test_row_movement import insert, once, partition
 from helpers import recovery
 from helpers.command import Tailrace
 from helpers.shop import Shop
@@ -217,3 +218,18 @@ def test_row_marks_need_columns(shop: Shop) -> None:
     shop.configure(marks="rows")
     with pytest.raises(ConfigError, match="the layout debezium has none"):
         wire(load_pipeline(shop.file))
+
+
+@pytest.mark.slow
+def test_marks_that_move_rows_to_another_partition_publish_nothing(shop: Shop) -> None:
+    """The status is the partition key, so each mark is logged as a DELETE and an INSERT."""
+    partition(shop)
+    shop.configure(marks="rows", outbox={"mark_columns": {"processed": "processed"}}, source={"on_change": "halt"})
+    connector = shop.start()
+    with psycopg.connect(shop.dsn) as connection:
+        events = insert(connection, 30)
+    wait_until(lambda: len(shop.execute("SELECT FROM outbox_done")) == 30, 60, what="the marks")
+    once(shop, events)
+    assert connector.stop() == 0
+    shop.start()
+    once(shop, [*events, shop.insert(VALID)])
