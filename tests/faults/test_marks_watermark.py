@@ -59,6 +59,24 @@ def commits_later(shop: Shop, *, savepoint: bool) -> tuple[str, Callable[[], Non
     return str(row[0]), commit
 
 
+def test_the_watermark_follows_when_an_older_transaction_ends_without_an_event(shop: Shop) -> None:
+    shop.configure(marks="watermark")
+    started(shop)
+    with psycopg.connect(shop.dsn) as connection:
+        connection.execute("CREATE TABLE other AS SELECT 1")
+        connection.execute("SAVEPOINT part")
+        connection.execute("CREATE TABLE another AS SELECT 1")
+        event = shop.insert(VALID)
+        wait_until(lambda: [seen.id for seen in shop.published()] == [event], 60, what="the event")
+        (end,) = shop.execute("SELECT pg_current_wal_lsn()")[0]
+        wait_until(
+            lambda: shop.execute("SELECT FROM tailrace_watermark WHERE lsn >= %s", end), 60, what="the watermark"
+        )
+        assert marks(shop)[event] == (False, None)
+        connection.rollback()
+    processed(shop, event)
+
+
 @pytest.mark.parametrize("savepoint", [False, True], ids=["plain", "savepoint"])
 def test_a_row_that_commits_after_the_watermark_is_not_processed(shop: Shop, *, savepoint: bool) -> None:
     """Its transaction id is lower than that of a processed row, or that of a subtransaction which no snapshot lists."""

@@ -74,6 +74,8 @@ class Marker:
         """Committed batches with events: the watermark follows only while there are new ones."""
         self._covered = -1
         """How many of them the written watermark covers."""
+        self._probed = -1
+        """How many there were when the last probe was taken."""
         self._pending: tuple[Probe, int] | None = None
         self._next_probe = 0.0
         self._next_resolutions = 0.0
@@ -243,8 +245,12 @@ class Marker:
         if self._pending is None and now >= self._next_probe and (self._behind or self._may_advance()):
             self._next_probe = now + PROBE_SECONDS
             batches = self._batches
+            if not self._rows and batches != self._probed:
+                # The watermark follows until it shows all of these events, although no others may come.
+                self._store.fell_behind()
+                self._probed = batches
             probe = self._store.probe()
-            if self._behind and not probe.is_complete:
+            if self._rows and self._behind and not probe.is_complete:
                 return None  # it would not show all events whose marks are missing
             self._pending = (probe, batches)
         if self._pending is not None and self._store.end_of(stored) >= self._pending[0].end:
@@ -256,7 +262,7 @@ class Marker:
         self._undelivered = self._undelivered or bool(changes.undelivered)
         # While some marks of earlier events are missing, it is not stored that all are written.
         self._store.write(changes, None if self._behind else stored, passed and passed[0])
-        if passed is not None:
+        if passed is not None and passed[0].is_complete:
             self._covered = passed[1]
 
     def _may_advance(self) -> bool:
@@ -279,9 +285,11 @@ class Marker:
         self._undelivered = self._store.has_undelivered()
         if self._store.catch_up(probe, lambda: not self._leaving.is_set(), self._pace):
             self._behind = False
-            self._covered = batches
-        # If marks fall behind again, as in a drain, the next search covers more rows.
-        self._next_probe = time.monotonic() + CATCH_UP_SECONDS
+            if probe.is_complete:
+                self._covered = batches
+        if self._rows:
+            # If marks fall behind again, as in a drain, the next search covers more rows.
+            self._next_probe = time.monotonic() + CATCH_UP_SECONDS
 
     def _pace(self, seconds: float) -> None:
         self._leaving.wait(SHARE * seconds)

@@ -199,12 +199,13 @@ class PostgresMarks:
             self._behind_at = self._new_transaction(link)
         seen = str(link.query("SELECT pg_current_snapshot()")[0][0])
         snapshot = Snapshot.parse(seen)
+        if self._behind_at is None:
+            self._behind_at = snapshot.xmax
         if snapshot.running and self._may_have_subtransactions(link):
             seen = f"{snapshot.xmin}:{snapshot.xmin}:"
         # Last, so that it lies behind the end of a transaction that ended before its subtransactions were looked for.
         ((end,),) = link.query("SELECT pg_current_wal_insert_lsn()")
-        is_complete = self._behind_at is None or snapshot.xmin >= self._behind_at
-        return Probe(seen, (parse_lsn(str(end)),), is_complete)
+        return Probe(seen, (parse_lsn(str(end)),), snapshot.xmin >= self._behind_at)
 
     def _new_transaction(self, link: PgConnection) -> int:
         return int(link.query("SELECT pg_current_xact_id()")[0][0] or 0)
