@@ -180,6 +180,29 @@ def test_a_lost_position_publishes_nothing_that_was_processed(shop: Shop) -> Non
     assert (planned["missed"], planned["undecided"]) == (0, 0), planned
 
 
+@pytest.mark.parametrize("where", ["", "processed IS NOT TRUE AND attempts IS NULL"], ids=["default", "given"])
+def test_row_marks_after_a_first_read_of_pending_rows(shop: Shop, where: str) -> None:
+    """With row marks, pending rows are the default; a row that was left out is never marked as published."""
+    fill(shop, 40, one_in=4)
+    shop.execute("UPDATE outbox SET attempts = 9 WHERE id IN (SELECT id FROM outbox WHERE NOT processed LIMIT 3)")
+    pending = ids(shop, where or PENDING)
+    left = [] if not where else ids(shop, "attempts = 9")
+    assert len(left) == (3 if where else 0)
+    shop.configure(source={"start_where": where}, outbox={"mark_columns": {"processed": "processed"}})
+    if where:
+        # Marks that are switched on later are written for all rows that were published before.
+        connector = shop.start()
+        arrives(shop, pending)
+        assert connector.stop() == 0
+    shop.configure(marks="rows")
+    shop.start()
+    arrives(shop, [*pending, insert(shop)])
+    wait_until(lambda: len(ids(shop, "NOT processed")) <= len(left), 60, what="the marks")
+    insert(shop)
+    wait_until(lambda: len(ids(shop, "NOT processed")) <= len(left), 60, what="the mark of a later row")
+    assert ids(shop, "NOT processed") == left
+
+
 @pytest.mark.parametrize(
     ("where", "why"),
     [

@@ -9,7 +9,7 @@ import pytest
 from tailrace.config.model import PipelineSettings
 from tailrace.errors import RecordDelayed
 from tailrace.event import Column, Row
-from tailrace.worker.options import record_retries, sequence_check
+from tailrace.worker.options import record_retries, sequence_check, start_where
 
 STORAGE = {"layout": "storage"}
 
@@ -83,3 +83,17 @@ def test_the_sequence_check_uses_the_columns_of_the_layout() -> None:
 def test_settings_that_cannot_work_are_refused(sections: Any, expected: str) -> None:
     with pytest.raises(ValueError, match=expected):
         settings(**sections)
+
+
+@pytest.mark.parametrize(
+    ("start", "sections", "where"),
+    [
+        ({"start": "beginning"}, {"outbox": {"layout": "streams"}}, ""),
+        ({"start": "beginning"}, {"outbox": {"layout": "streams"}, "marks": "rows"}, '"processed" IS NOT TRUE'),
+        ({"start": "now"}, {"outbox": {"layout": "streams"}, "marks": "rows"}, ""),
+        ({"start": "beginning", "start_where": "true"}, {"outbox": {"layout": "streams"}, "marks": "rows"}, "true"),
+    ],
+)
+def test_the_first_read_leaves_out_marked_rows(start: Any, sections: Any, where: str) -> None:
+    source = {"postgres": "postgresql://u@localhost/d", "table": "public.outbox", **start}
+    assert start_where(settings(source=source, **sections)) == where
