@@ -37,6 +37,8 @@ LETTERS = 500
 """Undelivered events written at a time."""
 SHARE = 3.0
 """While marks are behind, the pause after each step, as a multiple of its time: publishing goes first."""
+IDLE_SHARE = 0.5
+"""The same while no events are published."""
 LEAVE_SECONDS = 2.0
 
 
@@ -74,6 +76,7 @@ class Marker:
         """Committed batches with events: the watermark follows only while there are new ones."""
         self._covered = -1
         """How many of them the written watermark covers."""
+        self._paced = 0
         self._probed = -1
         """How many there were when the last probe was taken."""
         self._pending: tuple[Probe, int] | None = None
@@ -292,7 +295,8 @@ class Marker:
             self._next_probe = time.monotonic() + CATCH_UP_SECONDS
 
     def _pace(self, seconds: float) -> None:
-        self._leaving.wait(SHARE * seconds)
+        is_busy, self._paced = self._batches != self._paced, self._batches
+        self._leaving.wait((SHARE if is_busy else IDLE_SHARE) * seconds)
 
     def _read_resolutions(self) -> list[str]:
         """Returns the positions of dead letters that were redriven since the last call; at the end none."""
