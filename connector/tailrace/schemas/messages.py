@@ -104,7 +104,9 @@ class Explainer:
             required = node.get("required")
             missing = [name for name in required if name not in value] if isinstance(required, list) else []
             if missing:
-                return f"expected the field{_s(missing)} {_names(missing)}, got {describe(value)} without"
+                return (
+                    f"expected the field{_s(missing)} {_names(missing)}, got {describe(value)} without {_it(missing)}"
+                )
             if node.get("additionalProperties") is False and "patternProperties" not in node:
                 unexpected = [name for name in value if name not in node.get("properties", {})]
                 if unexpected:
@@ -183,7 +185,7 @@ def _sentence(error: jsonschema_rs.ValidationError) -> str:
     """Words an error by its kind. The library's own message is not used, because it quotes the whole value."""
     kind = error.kind
     if isinstance(kind, Kind.Required):
-        return f"expected the field {cut(kind.property)!r}, got {describe(error.instance)} without"
+        return f"expected the field {cut(kind.property)!r}, got {describe(error.instance)} without it"
     if isinstance(kind, Kind.AdditionalProperties | Kind.UnevaluatedProperties):
         return f"expected no further fields, got {_names(kind.unexpected)}"
     if isinstance(kind, Kind.PropertyNames):
@@ -219,6 +221,10 @@ def _schema_value(value: Json) -> str:
 def _names(names: list[str]) -> str:
     shown = ", ".join(repr(cut(name)) for name in names[:MAX_ERRORS])
     return f"{shown} and {len(names) - MAX_ERRORS} more" if len(names) > MAX_ERRORS else shown
+
+
+def _it(counted: Sized) -> str:
+    return "it" if len(counted) == 1 else "them"
 
 
 def _s(counted: Sized) -> str:

@@ -112,12 +112,14 @@ class PayloadValidator:
             return Rejected(
                 Reason.SCHEMA_VALIDATION_FAILED,
                 f"{shown!r} cannot be the name of a schema: {flaw}",
-                remedy="Have the service write another type, or let events without a schema pass.",
+                remedy="Have the service write another type, or let events without a schema pass "
+                "(schemas.unknown, in the writer without_schema).",
             )
         registered = ", ".join(map(str, self._schemas.versions(type_name)[-10:]))
         known = f"registered versions: {registered}" if registered else "no version is registered"
         return Rejected(
             Reason.SCHEMA_VALIDATION_FAILED,
             f"there is no schema for version {version or 1} of {shown!r} ({known})",
-            remedy=f"Add {self._where}/{shown}/{version or 1}.json, or let events without a schema pass.",
+            remedy=f"Add {self._where}/{shown}/{version or 1}.json, or let events without a schema pass "
+            "(schemas.unknown, in the writer without_schema).",
         )

@@ -108,7 +108,7 @@ LARGE = [
     (
         {"required": ["a", "b"]},
         {"z": FILL, "b": 1},
-        "$: expected the field 'a', got an object of 2 fields without",
+        "$: expected the field 'a', got an object of 2 fields without it",
     ),
     (
         {"properties": {"z": {}}, "additionalProperties": False},

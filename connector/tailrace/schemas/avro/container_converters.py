@@ -47,7 +47,8 @@ class WrongFields(ValueMismatch):
         # Names are collected only here, because most mismatches are never shown.
         missing = [name for name, _, absent, _ in self.fields if absent is MISSING and name not in self.value]
         if missing:
-            return f"expected the field{'s' * (len(missing) > 1)} {_names(missing)}, got {describe(self.value)} without"
+            fields, them = ("fields", "them") if len(missing) > 1 else ("field", "it")
+            return f"expected the {fields} {_names(missing)}, got {describe(self.value)} without {them}"
         known = {field.name for field in self.fields}
         return f"expected no further fields, got {_names([name for name in self.value if name not in known])}"
 

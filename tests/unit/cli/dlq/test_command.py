@@ -158,14 +158,14 @@ def letter(payload: bytes) -> DeadLetter:
 def test_each_invalid_field_is_shown_with_its_part_of_the_payload() -> None:
     explanation = (
         'the payload violates version 1 of T: $.a: expected number, got "x; y, got z"; '
-        "$.b[1]['c d']: expected at least 1, got 0; $: expected the field 'e', got an object of 2 fields without"
+        "$.b[1]['c d']: expected at least 1, got 0; $: expected the field 'e', got an object of 2 fields without it"
     )
     now = verdict(partial(pass_again, processor(explanation)), letter(b'{"a": "x; y, got z", "b": [null, {"c d": 0}]}'))
     assert now["passes"] is False
     assert [tuple(field.values()) for field in now["fields"]] == [
         ("$.a", "number", '"x; y, got z"', '"x; y, got z"'),
         ("$.b[1]['c d']", "at least 1", "0", "0"),
-        ("$", "the field 'e'", "an object of 2 fields without", '{"a": "x; y, got z", "b": [null, {"c d": 0}]}'),
+        ("$", "the field 'e'", "an object of 2 fields without it", '{"a": "x; y, got z", "b": [null, {"c d": 0}]}'),
     ]
 
 

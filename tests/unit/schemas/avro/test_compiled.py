@@ -329,7 +329,7 @@ def test_the_memory_of_failed_branches_is_cleared_between_payloads() -> None:
         (
             record(field("a", "int"), field("b", "int")),
             {},
-            "$: expected the fields 'a', 'b', got an object of 0 fields without",
+            "$: expected the fields 'a', 'b', got an object of 0 fields without them",
         ),
         (record(field("a", "int")), {"a": 1, "x": 1}, "$: expected no further fields, got 'x'"),
         ({"type": "map", "values": "int"}, {"k": None}, "$.k: expected a whole number of 32 bits, got null"),
