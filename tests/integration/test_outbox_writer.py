@@ -272,6 +272,7 @@ BAD_EVENTS: dict[str, tuple[dict[str, Any], str]] = {
     "too large as jsonb": ({"payload": {"a": [1] * 490}}, "more than the limit of 1,000"),
     "no type": ({"type": ""}, "an empty type or id"),
     "a number as the aggregate's id": ({"aggregate": ("order", 7)}, "not text"),
+    "an id that is no UUID": ({"id": "order-7"}, "'order-7' is not a UUID"),
     "no pair": ({"aggregate": "order"}, "not a pair"),
     "a name too long for its column": ({"aggregate": ("order", LONG)}, "'aggregateid'"),
 }
@@ -304,7 +305,7 @@ BAD_TABLES: dict[str, tuple[str, dict[str, Any], str]] = {
     "no column for an extra value": (
         FITTING,
         {"extra": {"tenant": "acme"}},
-        "'tenant'",
+        "The event's extra names it",
     ),
     "no column for the aggregate's version": (
         FITTING,

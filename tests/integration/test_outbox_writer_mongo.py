@@ -219,6 +219,12 @@ def test_the_debezium_layout(client: MongoClient[dict[str, Any]], name: str) -> 
     assert (found["_id"], found["type"], found["aggregateid"]) == (receipt.id, REGISTERED, "u-1")
 
 
+def test_a_collection_must_be_named(client: MongoClient[dict[str, Any]]) -> None:
+    refused = pytest.raises(ConfigError, match="no collection is named")
+    with client.start_session() as session, session.start_transaction(), refused:
+        Outbox(layout="document").add(session, REGISTERED, {"n": 1}, aggregate=USER)
+
+
 def test_a_receipt_needs_row_marks(client: MongoClient[dict[str, Any]], name: str) -> None:
     unmarked = Outbox(layout="document", table=f"{name}.outbox")
     marked = Outbox(layout="document", table=f"{name}.outbox", marks="rows")

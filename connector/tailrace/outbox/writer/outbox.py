@@ -40,7 +40,10 @@ if TYPE_CHECKING:
 NAME_BYTES = 1000
 """The connector dead-letters events whose type or aggregate is longer."""
 
+TABLE = "public.outbox"
 _NO_EXTRA: Mapping[str, Any] = {}
+_NO_TOPIC = "Rows of this layout do not name a topic: the connector finds it by the aggregate and the type."
+_ROUTED = "Leave it out and write a routing rule; or name a column for it, columns={'stream': …}."
 
 
 class Outbox:
@@ -50,7 +53,7 @@ class Outbox:
         self,
         *,
         layout: str = "debezium",
-        table: str = "public.outbox",
+        table: str | None = None,
         columns: Mapping[str, str] | None = None,
         schemas: str | Path | SchemaLookup | None = None,
         without_schema: Literal["refuse", "allow"] = "refuse",
@@ -66,14 +69,21 @@ class Outbox:
     ) -> None:
         """`layout`, `table` (in MongoDB `database.collection`) and `columns` are those of the pipeline's settings.
 
+        In Postgres, `table` defaults to `public.outbox`.
+
         `schemas` is a folder of schemas; `without_schema` says whether types without a schema are added. `topic` is
         the topic of events that name none (layout `document`). `default` converts objects that JSON does not know.
         `rules` and `rules_timeout` are those of `rules.checks` and `rules.timeout`. Receipts need `pipeline`, the name
         of the pipeline (or its `slot`), and `marks` as it is set there. `brake` is for `slow_down`.
         """
+        _require_choice("without_schema", without_schema, ("refuse", "allow"))
+        _require_choice("marks", marks, ("none", "watermark", "rows"))
         self._table = table
         self._layout = layout_named(layout)
         self._own_columns = dict(columns or {})
+        self._has_topic = self._layout.has_topic or "stream" in self._own_columns
+        if topic is not None and not self._has_topic:
+            raise ConfigError(f"topic={topic!r} has no effect", why=_NO_TOPIC, remedy=_ROUTED)
         self._topic = topic
         self._evidence = Evidence.of(pipeline, slot, marks)
         self._payloads = PayloadWriter(default, max_bytes)
@@ -175,10 +185,9 @@ class Outbox:
         if found is None:
             columns = column_map(self._layout, driver.database, self._own_columns)
             if driver.database == "postgres":
-                found = PostgresOutbox(self._table, self._layout, columns, self._payloads)
+                found = PostgresOutbox(self._table or TABLE, self._layout, columns, self._payloads)
             else:
-                _require_collection(self._table)
-                found = MongoOutbox(self._table, self._layout, columns)
+                found = MongoOutbox(_require_collection(self._table), self._layout, columns)
             self._targets[driver.database] = found
         return found
 
@@ -217,6 +226,8 @@ class Outbox:
         is_pair = isinstance(given, tuple) and len(given) == 2
         aggregate, aggregate_id = given if given and is_pair else self._no_aggregate(event)
         topic = self._topic if event.topic is None else event.topic
+        if topic is not None and not self._has_topic:
+            raise EventInvalid(f"the topic {topic!r} cannot be stored", why=_NO_TOPIC, remedy=_ROUTED)
         key = aggregate_id if event.key is None else event.key
         event_id = uuid7() if event.id is None else str(event.id)
         _check_text(event, event_id, aggregate, aggregate_id, key, topic)
@@ -273,7 +284,11 @@ def _check_text(event: NewEvent, event_id: str, aggregate: str, aggregate_id: st
     try:
         joined = "".join((event.type, event_id, aggregate, aggregate_id, key, topic or ""))
     except TypeError:
-        raise _bad_text("a name that is not text", 'Write it like aggregate=("order", str(order.id)).') from None
+        names = {"type": event.type, "aggregate's type": aggregate, "aggregate's id": aggregate_id, "key": key}
+        names["topic"] = topic or ""
+        name, value = next((name, value) for name, value in names.items() if not isinstance(value, str))
+        flaw = f"the {name} {value!r}, which is not text"
+        raise _bad_text(flaw, 'Write it like aggregate=("order", str(order.id)).') from None
     if not event.type or not event_id:
         raise _bad_text("an empty type or id", "Give every event a type, such as OrderPlaced.")
     if "\0" in joined:
@@ -295,11 +310,21 @@ def _bad_text(flaw: str, remedy: str) -> EventInvalid:
     )
 
 
-def _require_collection(name: str) -> None:
-    database, _, collection = name.partition(".")
-    if not database or not collection:
+def _require_choice(name: str, value: str, choices: tuple[str, ...]) -> None:
+    if value not in choices:
         raise ConfigError(
-            f"{name!r} is not the name of a collection",
+            f"{name}={value!r} is not possible",
+            why=f"It is one of {', '.join(choices)}.",
+            remedy=f"Correct Outbox({name}=…).",
+        )
+
+
+def _require_collection(name: str | None) -> str:
+    database, _, collection = (name or "").partition(".")
+    if name is None or not database or not collection:
+        raise ConfigError(
+            "no collection is named" if name is None else f"{name!r} is not the name of a collection",
             why="In MongoDB, Outbox(table=…) names database and collection.",
             remedy="Write it like table='shop.outbox'.",
         )
+    return name

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import Any
+from uuid import UUID
 
 from tailrace.errors import (
     EventExists,
+    EventInvalid,
     LayoutMismatch,
     NotCommitted,
     NotInTransaction,
@@ -54,6 +56,9 @@ class PostgresOutbox:
         table = self._table
         if table is None:
             table = yield from self._inspect()
+        for event in events:
+            if event.id_given:
+                self._require_id(event.id, table)
         rows = [self._row(event, table) for event in events]
         if many and any(row.keys() != rows[0].keys() for row in rows):
             columns = dict.fromkeys(column for row in rows for column in row)
@@ -76,6 +81,7 @@ class PostgresOutbox:
         table = self._table
         if table is None:
             table = yield from self._inspect()
+        self._require_id(event_id, table)
         condition = exists_condition(self._name, self._columns.id, table[self._columns.id])
         found = yield Query(f"SELECT {condition}", (event_id,))
         return bool(found[0][0])
@@ -111,6 +117,19 @@ class PostgresOutbox:
         self._table = table
         return table
 
+    def _require_id(self, event_id: str, table: Table) -> None:
+        """Raises EventInvalid if the id is not of its column's type: the server's error would abort the transaction."""
+        if table[self._columns.id].type != "uuid":
+            return
+        try:
+            UUID(event_id)
+        except ValueError:
+            raise EventInvalid(
+                f"the id {event_id[:100]!r} is not a UUID",
+                why=f"The column {self._columns.id!r} of {self._name} has the type uuid.",
+                remedy="Give a UUID, leave it to the writer, or make the column text.",
+            ) from None
+
     def _forget(self) -> None:
         """The table may have changed, or the connection is another role's: inspect it again before the next event."""
         self._table = None
@@ -131,6 +150,9 @@ class PostgresOutbox:
             if optional[name] is not None and name not in table:
                 require_columns(self._name, table, [name], {name: "The event has a value for it"})
         if event.extra:
+            for name in event.extra:
+                if name not in table:
+                    require_columns(self._name, table, [name], {name: "The event's extra names it"})
             row.update(event.extra)
         payload = table.get(columns.payload)
         if event.payload is not None and payload is not None and payload.type == "jsonb":

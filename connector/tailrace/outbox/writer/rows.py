@@ -28,8 +28,9 @@ class RowLayout(NamedTuple):
     `row` returns the columns that every table has; a table without one of them is refused. `optional` returns further
     columns that are written if the table has them (in MongoDB, if they have a value); those in `given` were chosen by
     the service, so a table without one of them is refused if it has a value. If `repeatable`, a second write of an
-    event id is success. `has_aggregate` says whether events must name their aggregate. `mark` is the column, and its
-    value, by which a row (or the view of a watermark) is marked as published.
+    event id is success. `has_aggregate` says whether events must name their aggregate, `has_topic` whether rows have
+    a column for a topic. `mark` is the column, and its value, by which a row (or the view of a watermark) is marked as
+    published.
     """
 
     columns: Mapping[str, ColumnMap]
@@ -38,6 +39,7 @@ class RowLayout(NamedTuple):
     given: frozenset[str] = frozenset({"aggregate_version"})
     repeatable: bool = False
     has_aggregate: bool = True
+    has_topic: bool = True
     mark: tuple[str, str] | None = None
     plan: Callable[..., InsertPlan] = plan_insert
     """Returns the INSERT statement."""
@@ -46,13 +48,16 @@ class RowLayout(NamedTuple):
 
 
 def debezium_row(event: PreparedEvent, columns: ColumnMap) -> Row:
-    return {
+    row = {
         columns.id: event.id,
         columns.aggregate or "aggregatetype": event.aggregate,
         columns.key: event.key,
         columns.type: event.type,
         columns.payload: event.payload,
     }
+    if columns.stream:
+        row[columns.stream] = event.topic
+    return row
 
 
 def common_columns(event: PreparedEvent, columns: ColumnMap) -> Row:
@@ -108,6 +113,7 @@ LAYOUTS: dict[str, RowLayout] = {
         columns={"postgres": DEBEZIUM, "mongo": replace(DEBEZIUM, id="_id")},
         row=debezium_row,
         optional=common_columns,
+        has_topic=False,
         mark=("processed", "true"),
     ),
     "document": RowLayout(
