@@ -9,10 +9,13 @@ from pathlib import Path
 import psycopg
 import pytest
 
+from faults.test_marks_mongo import documents
 from faults.test_marks_rows import COLUMNS, all_marked, marked, row  # noqa: F401 - a fixture
 from faults.test_marks_watermark import commits_later
+from faults.test_mongo_offsets import delete, own_offsets_topic
 from faults.test_redrive import VALID
 from helpers.shop import SCHEMA, Shop, close_shop, open_shop
+from helpers.users import Users
 from tailrace import failpoints
 from tailrace.testkit.stack import KafkaBroker, PostgresServer, wait_until
 
@@ -97,8 +100,11 @@ def test_rows_that_adopt_skips_are_not_marked(marked: Shop) -> None:  # noqa: F8
     skipped = shop.insert(VALID)
     shop.execute("SELECT pg_create_logical_replication_slot(%s, 'pgoutput')", shop.slot)
     shop.start("--adopt")
+    ((before,),) = shop.execute("SELECT pg_current_wal_lsn()")
     last = shop.insert(VALID)
-    wait_until(lambda: row(shop, last)[0], 60, what="the last mark")
+    # Stored only when no mark is missing any more.
+    wait_until(lambda: shop.execute("SELECT FROM tailrace_watermark WHERE lsn > %s", before), 60, what="the marks")
+    assert row(shop, last)[0]
     assert skipped not in {seen.id for seen in shop.published()}
     assert row(shop, skipped) == (False, False, None)
 
@@ -129,3 +135,33 @@ def test_an_explanation_that_the_database_cannot_store(
         assert [row(shop, each)[2].count("?") for each in bad] == [1, 1]
     finally:
         close_shop(shop)
+
+
+def test_documents_that_adopt_skips_are_not_marked(users: Users) -> None:
+    """The stored position is lost, and what was inserted meanwhile is still in the oplog."""
+
+    def add_and_mark(revision: int) -> str:
+        """Inserts an event and waits until the state says that no mark is missing."""
+        with users.client() as client:
+            now = client.admin.command("ping")["operationTime"]
+            event = users.insert("k", revision)
+
+            def is_complete() -> bool:
+                state = client[users.database].tailrace_marks.find_one({"_id": users.name}) or {}
+                return tuple(state.get("marked", ()))[:2] > (now.time, now.inc)
+
+            wait_until(is_complete, 60, what="the marks")
+        return event
+
+    topic = own_offsets_topic(users)
+    users.configure(marks="rows")
+    connector = users.start()
+    add_and_mark(1)
+    assert connector.stop() == 0
+    delete(users, topic)
+    skipped = users.insert("k", 2)
+    users.start("--adopt")
+    last = add_and_mark(3)
+    assert skipped not in {seen.id for seen in users.published()}
+    assert documents(users)[last]["status"] == "published"
+    assert documents(users)[skipped].get("status") != "published"
