@@ -33,6 +33,7 @@ def test_marks_with_a_sequence_check(marked: Shop, marks: str) -> None:  # noqa:
     assert connector.stop() == 0, connector.log
 
 
+@pytest.mark.slow
 def test_marks_that_are_behind_while_a_transaction_with_a_savepoint_runs(marked: Shop) -> None:  # noqa: F811
     shop = marked
     shop.start().stop()
@@ -137,6 +138,7 @@ def test_an_explanation_that_the_database_cannot_store(
         close_shop(shop)
 
 
+@pytest.mark.slow
 def test_documents_that_adopt_skips_are_not_marked(users: Users) -> None:
     """The stored position is lost, and what was inserted meanwhile is still in the oplog."""
 
