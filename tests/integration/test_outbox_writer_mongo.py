@@ -19,6 +19,7 @@ from tailrace.errors import (
     EventDeadLettered,
     EventExists,
     EventInvalid,
+    LayoutMismatch,
     NotCommitted,
     NotInTransaction,
     NotPublishedYet,
@@ -223,6 +224,33 @@ def test_a_collection_must_be_named(client: MongoClient[dict[str, Any]]) -> None
     refused = pytest.raises(ConfigError, match="no collection is named")
     with client.start_session() as session, session.start_transaction(), refused:
         Outbox(layout="document").add(session, REGISTERED, {"n": 1}, aggregate=USER)
+
+
+@every_driver
+def test_a_collection_that_does_not_exist_is_not_created(
+    kind: type[Pymongo], mongo: MongoServer, client: MongoClient[dict[str, Any]], name: str
+) -> None:
+    """MongoDB would create it with the first event, and no connector would read it."""
+    outbox = Outbox(layout="document", table=f"{name}.otbox", topic="users")
+
+    async def test() -> None:
+        service = kind(mongo.uri)
+        async with service.transaction() as session:
+            with pytest.raises(LayoutMismatch, match=f"there is no collection {name}.otbox"):
+                await resolved(outbox.add(session, REGISTERED, {"n": 1}, aggregate=USER))
+        client[name].create_collection("otbox")
+        async with service.transaction() as session:
+            await resolved(outbox.add(session, REGISTERED, {"n": 1}, aggregate=USER))
+        await service.close()
+
+    asyncio.run(test())
+    assert len(documents(client, name, "otbox")) == 1
+
+
+def test_add_many_takes_new_events_only(client: MongoClient[dict[str, Any]], name: str) -> None:
+    outbox = Outbox(layout="document", table=f"{name}.outbox", topic="users")
+    with client.start_session() as session, pytest.raises(EventInvalid, match="add_many got tuple"):
+        outbox.add_many(session, [(REGISTERED, {"n": 1}, USER)])  # type: ignore[list-item]
 
 
 def test_a_receipt_needs_row_marks(client: MongoClient[dict[str, Any]], name: str) -> None:

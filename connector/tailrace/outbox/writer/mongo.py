@@ -12,13 +12,13 @@ from typing import Any
 
 import orjson
 
-from tailrace.errors import EventExists, EventInvalid, NotCommitted, ReceiptUnavailable
+from tailrace.errors import EventExists, EventInvalid, LayoutMismatch, NotCommitted, ReceiptUnavailable
 from tailrace.outbox.layouts import ColumnMap
 from tailrace.outbox.writer.event import PreparedEvent
 from tailrace.outbox.writer.evidence import DEAD, Evidence, dead_lettered
 from tailrace.outbox.writer.polling import poll
 from tailrace.outbox.writer.pressure import Pressure, mongo_pressure
-from tailrace.outbox.writer.requests import Find, Insert, Steps
+from tailrace.outbox.writer.requests import CollectionExists, Find, Insert, Steps
 from tailrace.outbox.writer.rows import RowLayout
 from tailrace.schemas.strict_json import Json
 
@@ -34,10 +34,13 @@ class MongoOutbox:
         self._name = name
         self._layout = layout
         self._columns = columns
+        self._is_known = False
 
     def add(self, events: Sequence[PreparedEvent], *, many: bool) -> Steps[int]:
         """Inserts the events with one command; returns how many were inserted."""
         documents = [self._document(event) for event in events]
+        if not self._is_known:
+            yield from self._require_collection()
         # An insert of an existing id would abort the transaction, so given ids are looked for by the same command.
         skip_existing = self._layout.repeatable and any(event.id_given for event in events)
         try:
@@ -51,6 +54,16 @@ class MongoOutbox:
                 ) from error
             raise
         return added
+
+    def _require_collection(self) -> Steps[None]:
+        """Raises LayoutMismatch if there is no such collection: MongoDB would create it, and nobody would read it."""
+        self._is_known = bool((yield CollectionExists(self._name)))
+        if not self._is_known:
+            raise LayoutMismatch(
+                f"there is no collection {self._name}",
+                why="MongoDB would create it, and the connector does not read it.",
+                remedy="Correct Outbox(table=…), or create the collection (`tailrace init` writes the commands).",
+            )
 
     def exists(self, event_id: str) -> Steps[bool]:
         found = yield Find(self._name, {self._columns.id: event_id}, [self._columns.id])

@@ -126,7 +126,7 @@ class Outbox:
 
     def add_many(self, connection: Handle, events: Iterable[NewEvent]) -> list[Receipt]:
         """Adds events with one statement, in their order. With an asyncio connection: `await outbox.add_many(…)`."""
-        prepared = [self._prepared(event) for event in events]
+        prepared = [self._prepared(_require_event(event)) for event in events]
         driver = driver_for(connection)
         steps = self._add(driver, prepared)
         if driver.is_async:
@@ -308,6 +308,16 @@ def _bad_text(flaw: str, remedy: str) -> EventInvalid:
         why="Id, type, aggregate, key and topic are names that the database and Kafka must be able to store.",
         remedy=remedy,
     )
+
+
+def _require_event(event: NewEvent) -> NewEvent:
+    if not isinstance(event, NewEvent):
+        raise EventInvalid(
+            f"add_many got {type(event).__name__}",
+            why="Each of its events is a NewEvent.",
+            remedy='Write it like NewEvent("OrderPlaced", payload, aggregate=("order", order_id)).',
+        )
+    return event
 
 
 def _require_choice(name: str, value: str, choices: tuple[str, ...]) -> None:

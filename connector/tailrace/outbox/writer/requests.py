@@ -43,6 +43,12 @@ class Find(NamedTuple):
     fields: list[str]
 
 
+class CollectionExists(NamedTuple):
+    """Ask, outside of the transaction, for the collection; the answer has its name, or is empty."""
+
+    collection: str
+
+
 class Count(NamedTuple):
     """Count documents up to a limit; the answer is the count and the lowest time in `field`, in Unix seconds."""
 
@@ -60,7 +66,7 @@ Handle = Any
 """A connection, session or other object of a driver, which is not imported here."""
 Answer = Any
 """A driver's answer to a request."""
-Request = Query | InsertRows | Insert | Find | Count | Sleep
+Request = Query | InsertRows | Insert | Find | CollectionExists | Count | Sleep
 Value = TypeVar("Value")
 Steps = Generator[Request, Any, Value]
 

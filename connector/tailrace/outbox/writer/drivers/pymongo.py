@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 from typing import Any, ClassVar
 
 from tailrace.outbox.writer.drivers.base import Database, refuse
-from tailrace.outbox.writer.requests import Answer, Count, Find, Handle, Insert, Request
+from tailrace.outbox.writer.requests import Answer, CollectionExists, Count, Find, Handle, Insert, Request
 
 _last: tuple[Handle, str, Handle] = (None, "", None)
 """The client, name and collection that were used last."""
@@ -40,6 +40,10 @@ class _Pymongo:
                     return collection.insert_one(request.documents[0], session=self._session)
                 return collection.insert_many(request.documents, session=self._session)
             return collection.bulk_write(_upserts(request), session=self._session)
+        if type(request) is CollectionExists:
+            database, _, name = request.collection.partition(".")
+            # No transaction may list collections. Without the right to list them, those are listed that may be used.
+            return self._client[database].list_collection_names(filter={"name": name}, authorizedCollections=True)
         assert type(request) is Find  # noqa: S101 - the only other request of MongoDB
         collection = self._collection(request.collection)
         return collection.find_one(request.filter, request.fields, session=self._session)
