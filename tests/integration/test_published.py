@@ -36,7 +36,9 @@ CAUSES = {
 @pytest.mark.parametrize("cause", CAUSES)
 def test_each_cause_is_reported_with_a_remedy_that_works(database: str, cause: str) -> None:
     statements, problem, fix = CAUSES[cause]
-    outbox: Any = SimpleNamespace(publication="pub", table="public.outbox", id_column="id", event_columns={"id"})
+    outbox: Any = SimpleNamespace(
+        publication="pub", table="public.outbox", id_column="id", event_columns={"id"}, messages=None
+    )
     with (
         psycopg.connect(database, autocommit=True) as connection,
         PgConnection(database, replication=False, timeout=20) as link,
@@ -81,7 +83,11 @@ def test_row_security_is_reported(database: str) -> None:
 )
 def test_columns_that_are_not_in_the_log_are_reported(database: str, columns: str, members: str, cause: str) -> None:
     outbox: Any = SimpleNamespace(
-        publication="pub", table="public.outbox", id_column="id", event_columns=frozenset({"id", "key", "payload"})
+        publication="pub",
+        table="public.outbox",
+        id_column="id",
+        event_columns=frozenset({"id", "key", "payload"}),
+        messages=None,
     )
     with (
         psycopg.connect(database, autocommit=True) as connection,

@@ -22,6 +22,7 @@ from confluent_kafka.serialization import MessageField, SerializationContext
 
 from tailrace.event import OutboxEvent, Record, Route
 from tailrace.records.formats import RecordFormat, record_maker
+from tailrace.schema_versions import Version
 from tailrace.schemas.avro.compiled import CompiledAvroSchema
 from tailrace.schemas.compiled import CompiledSchema, RegistryIds, SchemaSet
 from tailrace.schemas.json_schema import CompiledJsonSchema
@@ -78,7 +79,7 @@ class Trip:
         assert found.schema_id is not None
         registered = RegistryIds(found.schema_id, found.guid)
         compile_schema: Any = CompiledAvroSchema.compile if kind == "avro" else CompiledJsonSchema.compile
-        made: CompiledSchema = compile_schema(subject, 1, document, self.registry.url, registered=registered)
+        made: CompiledSchema = compile_schema(subject, Version(1), document, self.registry.url, registered=registered)
         return made
 
     def send(self, form: RecordFormat, payload: bytes | None = PAYLOAD) -> Message:
