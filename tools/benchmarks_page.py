@@ -81,6 +81,16 @@ row and as a record. The bare readers are a `COPY` of the table and a consumer t
 
 {verify}
 
+## Delivery marks
+
+`python -m benchmarks.{marks_module}` drains the same backlog without marks, with a watermark and with row marks, in
+turns. Median of {marks_rounds} rounds ({marks_at}):
+
+{marks}
+
+At a steady {marks_rate:,.0f} transactions/s, row marks are at most {marks_behind} s behind. Commit to consumer: p50
+{marks_p50:.0f} ms, p99 {marks_p99:.0f} ms; without marks p50 {unmarked_p50:.0f} ms, p99 {unmarked_p99:.0f} ms.
+
 ## Outbox writer
 
 `python -m benchmarks.{writer_module}` adds events with `outbox.add` and, in turns on the same connection, with the
@@ -114,6 +124,8 @@ def percent(ratio: float) -> str:
 def page() -> str:
     drain, mongo, schemas, letters = result("latest"), result("mongo"), result("schemas"), result("dead_letters")
     projections, verify, writer = result("projections"), result("verify"), result("outbox_writer")
+    marks = result("marks")
+    marked, unmarked = marks["steady"]["rows"], marks["steady"]["none"]
     sizes = {each["events"]: each["payload_bytes"] for each in schemas["drain"]}
     text = PAGE.format(
         cores=drain["machine"]["cores"],
@@ -189,6 +201,22 @@ def page() -> str:
                 for w in projections["ways"]
             ),
         ),
+        marks_module="marks",
+        marks_rounds=len(marks["drain"][0]["rounds"]),
+        marks_at=marks["at"][:10],
+        marks=table(
+            "marks | events/s | of the rate without | all marked after",
+            (
+                (m["marks"], count(m["events_per_s"]), percent(m["ratio"]), f"{m['complete_after_s']:.0f} s")
+                for m in marks["drain"]
+            ),
+        ),
+        marks_rate=marked["rate"],
+        marks_behind=marked["behind_s"],
+        marks_p50=marked["p50_ms"],
+        marks_p99=marked["p99_ms"],
+        unmarked_p50=unmarked["p50_ms"],
+        unmarked_p99=unmarked["p99_ms"],
         writer_module="outbox_writer",
         writer_calls=writer["calls"],
         writer_at=writer["at"][:10],
