@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
+from uuid import uuid4
 
 import asyncpg
 import psycopg
@@ -32,7 +33,9 @@ from tailrace.errors import (
 from tailrace.outbox import Brake, NewEvent, Outbox, Pressure, Receipt
 from tailrace.rules import RuleEvent
 from tailrace.schemas.folder import load_folder
-from tailrace.testkit.stack import PostgresServer
+from tailrace.schemas.registry.client import RegistryClient, RegistryOptions
+from tailrace.schemas.registry.lookup import registry_schemas
+from tailrace.testkit.stack import PostgresServer, RegistryServer
 
 DDL = """
 CREATE TABLE orders (id text PRIMARY KEY, revision int NOT NULL);
@@ -617,3 +620,24 @@ def test_several_slots_must_be_told_apart(dsn: str, outbox: Outbox) -> None:
         with pytest.raises(ReceiptUnavailable, match="tailrace_a, tailrace_b"):
             receipt.wait()
         admin.execute("SELECT pg_drop_replication_slot(name) FROM unnest(%s::text[]) AS name", [names])
+
+
+def test_events_are_validated_with_the_schemas_of_a_registry(dsn: str, registry: RegistryServer) -> None:
+    """The registry is asked for the first event of a type only."""
+    known, unknown = f"Known{uuid4().hex[:8]}", f"Unknown{uuid4().hex[:8]}"
+    schema = {"type": "object", "required": ["n"], "properties": {"n": {"type": "integer"}}}
+    with RegistryClient(RegistryOptions(registry.url, timeout=20)) as client:
+        client.register(known, schema, "json")
+    with registry_schemas(registry.url, timeout=20) as schemas, psycopg.connect(dsn) as connection:
+        outbox = Outbox(table="outbox", schemas=schemas)
+        with pytest.raises(EventInvalid, match="expected integer"):
+            outbox.add(connection, known, {"n": "one"}, aggregate=ORDER)
+        with pytest.raises(EventInvalid, match="no schema"):
+            outbox.add(connection, unknown, {"n": 1}, aggregate=ORDER)
+        outbox.add(connection, known, {"n": 1}, aggregate=ORDER)
+        registry.pause()
+        try:
+            receipt = outbox.add(connection, known, {"n": 2}, aggregate=ORDER)
+        finally:
+            registry.resume()
+        assert outbox.exists(connection, receipt.id)

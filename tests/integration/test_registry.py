@@ -24,6 +24,7 @@ from tailrace.schema_versions import Version
 from tailrace.schemas.compiled import CompiledSchema, Reference, SchemaSet
 from tailrace.schemas.folder import load_folder
 from tailrace.schemas.json_schema import DRAFTS, CompiledJsonSchema
+from tailrace.schemas.registry import lookup
 from tailrace.schemas.registry.cache import RegistrySchemas
 from tailrace.schemas.registry.client import FetchedSchema, RegistryClient, RegistryOptions
 from tailrace.schemas.registry.register import RegistryEntry, compare, identified, in_order, register
@@ -31,7 +32,6 @@ from tailrace.testkit.stack import Direction, RegistryServer, ServerChoice, Stac
 from tailrace.testkit.stack.ports import free_port
 from tailrace.testkit.stack.process import descendants
 from tailrace.testkit.stack.registry import ARCHIVE, VARIABLE, VERSION, application
-from tailrace.worker import registry as worker_registry
 
 ORDER = {"type": "object", "properties": {"id": {"type": "integer"}}, "required": ["id"]}
 WIDER = {"type": "object", "properties": {"id": {"type": "integer"}, "note": {"type": "string"}}, "required": ["id"]}
@@ -391,7 +391,7 @@ class TestRegistering:
         assert list(register(compare(folder.schemas, client, subject_of), client)) == []
         named = identified(folder, client, subject_of)
         assert all(compiled.registered for compiled in named)
-        with RegistrySchemas(client, worker_registry.compile_fetched, warn=unexpected) as compiled_schemas:
+        with RegistrySchemas(client, lookup.compile_fetched, warn=unexpected) as compiled_schemas:
             order, price = compiled_schemas.find(f"{word}-Order", "1"), compiled_schemas.find(f"{word}-Price", None)
         assert order is not None
         assert price is not None
@@ -418,7 +418,7 @@ class TestRegistering:
         assert list(register(entries(), client)) == []
         assert client.numbers(word) == [1, 2, 3]
         assert all(compiled.registered for compiled in identified(schemas, client, lambda compiled: compiled.subject))
-        with RegistrySchemas(client, worker_registry.compile_fetched, warn=unexpected) as found:
+        with RegistrySchemas(client, lookup.compile_fetched, warn=unexpected) as found:
             assert [str(version) for version in found.versions(word)] == ["1.9.0", "1.10.0", "2.0.0"]
             for text, name in (("1.10.0", "1.10.0.json"), ("1.9.0", "1.9.0.json"), ("2", "2.0.0.json")):
                 schema = found.find(word, text)

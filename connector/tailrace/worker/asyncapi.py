@@ -51,7 +51,8 @@ def _schemas(settings: PipelineSettings) -> list[CompiledSchema]:
     if schemas.folder is not None:
         return list(load_folder(schemas.folder))
     from tailrace.schemas.registry.cache import with_references
-    from tailrace.worker.registry import compile_fetched, registry_client
+    from tailrace.schemas.registry.lookup import compile_fetched
+    from tailrace.worker.registry import registry_client
 
     if schemas.registry is None or schemas.registry.subject != DEFAULT_SUBJECT:
         raise ConfigError(

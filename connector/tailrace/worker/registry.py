@@ -1,4 +1,4 @@
-"""The schema registry of a pipeline: its client, and compiled schemas from its content.
+"""The schema registry of a pipeline: its client, and the schemas that it validates with.
 
 Imported only for pipelines with a registry: its libraries need 10 MB.
 """
@@ -7,17 +7,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from urllib.parse import quote, urljoin
 
 from tailrace.config.schemas import RegistrySettings
-from tailrace.schemas.avro import names as avro_names
-from tailrace.schemas.avro.compiled import CompiledAvroSchema
 from tailrace.schemas.compiled import CompiledSchema, SchemaLookup, SchemaSet
-from tailrace.schemas.json_schema import CompiledJsonSchema
 from tailrace.schemas.registry.cache import RegistrySchemas
-from tailrace.schemas.registry.client import FetchedSchema, RegistryClient, RegistryOptions
+from tailrace.schemas.registry.client import RegistryClient, RegistryOptions
+from tailrace.schemas.registry.lookup import compile_fetched
 from tailrace.schemas.registry.register import identified
-from tailrace.schemas.validators import BASE, ReferencedSchemas
 from tailrace.worker.schemas import KEY_SUFFIX
 
 
@@ -33,32 +29,6 @@ def ask(registry: RegistrySettings, folder: SchemaSet | None, warn: Callable[[st
 
 def registry_client(registry: RegistrySettings) -> RegistryClient:
     return RegistryClient(RegistryOptions(registry.url, registry.client_settings(), registry.timeout))
-
-
-def compile_fetched(fetched: FetchedSchema) -> CompiledSchema:
-    """Compiles a schema of a registry."""
-    address = f"{BASE}{quote(fetched.subject)}/{fetched.number}.json"
-    if fetched.kind == "avro":
-        named = {name: definition for doc in fetched.named.values() for name, definition in avro_names.definitions(doc)}
-        return CompiledAvroSchema.compile(
-            fetched.subject,
-            fetched.version,
-            fetched.document,
-            fetched.place,
-            named=named,
-            references=fetched.references,
-            registered=fetched.registered,
-        )
-    around = ReferencedSchemas.of({urljoin(address, name): document for name, document in fetched.named.items()})
-    return CompiledJsonSchema.compile(
-        fetched.subject,
-        fetched.version,
-        fetched.document,
-        fetched.place,
-        surroundings=around.at(address),
-        references=fetched.references,
-        registered=fetched.registered,
-    )
 
 
 def registered_as(template: str, schema: CompiledSchema) -> str:

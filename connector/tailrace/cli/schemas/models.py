@@ -74,7 +74,8 @@ def _schemas(file: Path | None, folder: Path | None, types: list[str] | None) ->
     if schemas is None or schemas.folder is not None or schemas.registry is None:
         return list(compile_files(find_target(file, folder).files()))
     from tailrace.schemas.registry.cache import with_references
-    from tailrace.worker.registry import compile_fetched, registry_client
+    from tailrace.schemas.registry.lookup import compile_fetched
+    from tailrace.worker.registry import registry_client
 
     found: dict[tuple[str, int], CompiledSchema] = {}
     with registry_client(schemas.registry) as client:
