@@ -201,7 +201,7 @@ class Supervisor:
         def started(position: Position) -> None:
             adopts = self._wiring.database.adopt
             if marker is not None and adopts:
-                marker.begin_anew(position)
+                marker.store_baseline(position)
             stored.append(publisher.stored)
             self._started(position)
             books.start()

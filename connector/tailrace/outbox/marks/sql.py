@@ -2,7 +2,7 @@
 
 Two small tables stand beside the outbox, in its schema. `tailrace_watermark` has one row per pipeline: every row of
 `snapshot` that `begun` does not show is published, or is in `tailrace_undelivered`: the open dead letters, and the
-events that wait behind a parked key. A pipeline that starts anew (`--adopt`) gets another row and keeps the old one;
+events that wait behind a parked key. A pipeline that starts over (`--adopt`) gets another row and keeps the old one;
 `generation` is the hash of `begun`, which may be too long for an index.
 """
 

@@ -204,7 +204,7 @@ class PostgresOutbox:
             if sqlstate(error) == FORBIDDEN:
                 raise ReceiptUnavailable(
                     f"the role may not read {self._name}",
-                    why="Without that it cannot be told apart whether the event was committed or rolled back.",
+                    why="Without that it is unknown whether the event was committed or rolled back.",
                     remedy=f"GRANT SELECT ON {quote_table(self._name)} to the service's role.",
                 ) from error
             raise

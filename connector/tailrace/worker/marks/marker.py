@@ -96,14 +96,14 @@ class Marker:
         self._began = began
         self._thread.start()
 
-    def begin_anew(self, position: Position) -> None:
+    def store_baseline(self, position: Position) -> None:
         """The log before `position` was skipped (`--adopt`): its events are not published, so they get no marks.
 
         Call it before `start`, and before the position is stored.
         """
         try:
             if self._rows:
-                self._store.begin_anew(position)
+                self._store.store_baseline(position)
         except MarksRefused as error:
             self._warn(error)
         finally:

@@ -76,7 +76,7 @@ class MongoMarks:
     def fell_behind(self) -> None:
         """Does nothing: a probe shows everything that was published before it."""
 
-    def begin_anew(self, position: Position) -> None:
+    def store_baseline(self, position: Position) -> None:
         self.open(position)
         assert isinstance(position, TokenPosition)  # noqa: S101 - of the same kind as the options
         self._save_position([*position.time.pair, position.ordinal])

@@ -188,7 +188,7 @@ class PostgresMarks:
     def fell_behind(self) -> None:
         self._behind_at = None
 
-    def begin_anew(self, position: Position) -> None:
+    def store_baseline(self, position: Position) -> None:
         self.open(position)
         ((seen,),) = self._linked.query("SELECT pg_current_snapshot()")
         self._save_watermark(self._linked, self.end_of(position), Probe(str(seen), ()))

@@ -58,7 +58,7 @@ class MarkStore(Protocol):
     def fell_behind(self) -> None:
         """Ids of published events were dropped: `catch_up` finds them by a probe that is complete from here on."""
 
-    def begin_anew(self, position: Position) -> None:
+    def store_baseline(self, position: Position) -> None:
         """Connects, and stores that nothing before `position` is to be marked: the log before it was skipped."""
 
     def retry_unseen(self) -> None:
