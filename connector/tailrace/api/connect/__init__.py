@@ -1,0 +1,1 @@
+"""Kafka Connect's REST API for the pipelines of a worker."""
