@@ -246,14 +246,6 @@ class RegistryClient:
                 remedy="Register its first schema, then set the level.",
             ) from None
 
-    def is_compatible(self, subject: str, document: Json, kind: Kind, references: Sequence[Reference] = ()) -> bool:
-        """Returns whether the subject's level accepts this schema. A first schema is always accepted."""
-        schema = _schema(document, kind, references)
-        try:
-            return self._ask(lambda: _a(bool, self._client.test_compatibility_all_versions(subject, schema)))
-        except NotRegistered:
-            return True
-
     def _ask(self, question: Callable[[], T]) -> T:
         try:
             return self._calls.ask(question)

@@ -75,10 +75,6 @@ class RelationColumn(NamedTuple):
     type_oid: int
     type_modifier: int
 
-    @property
-    def is_key(self) -> bool:
-        return bool(self.flags & 1)
-
 
 class Relation(NamedTuple):
     """The columns of a table, sent before its first row and again after each change.

@@ -209,8 +209,6 @@ def test_row_values_stay_out_of_errors() -> None:
 
 
 def test_flags_are_decoded() -> None:
-    assert RelationColumn(1, "id", 20, -1).is_key
-    assert not RelationColumn(0, "id", 20, -1).is_key
     assert LogicalMessage(1, 0, "", b"").transactional
     assert not LogicalMessage(0, 0, "", b"").transactional
 
