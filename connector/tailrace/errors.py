@@ -5,7 +5,10 @@
     │   ├── StartWhereInvalid       the predicate of the first read (source.start_where) cannot be used
     │   ├── StartWhereChanged       the predicate is not the one that an unfinished first read began with
     │   ├── TransactionEnded        a handler has ended the transaction of its events
-    │   └── NoOutboxTable           the command needs an outbox table, and the pipeline reads messages
+    │   ├── NoOutboxTable           the command needs an outbox table, and the pipeline reads messages
+    │   ├── PipelineUnknown         the worker has no pipeline of this name
+    │   ├── PipelineExists          the worker already has a pipeline of this name
+    │   └── ConfigsReadOnly         the worker cannot change this pipeline's configuration
     ├── Unavailable                 a server is unavailable for now             peer    RETRY
     │   ├── SourceUnavailable       the database cannot be reached or closed the connection
     │   ├── SlotBusy                another session reads the slot
@@ -149,6 +152,18 @@ class TransactionEnded(ConfigError):
 
 
 class NoOutboxTable(ConfigError):
+    pass
+
+
+class PipelineUnknown(ConfigError):
+    pass
+
+
+class PipelineExists(ConfigError):
+    pass
+
+
+class ConfigsReadOnly(ConfigError):
     pass
 
 
