@@ -262,12 +262,18 @@ def test_two_archivers_and_refused_runs(shop: Shop, tailrace: Tailrace, tmp_path
     wiring = wire(load_pipeline(shop.file))
     stored = stored_position(wiring)
     start, _ = from_table(wiring, stored, ())  # type: ignore[arg-type]
-    shelves = [open_repository(wiring.settings) for _ in range(2)]
+    repositories = [open_repository(wiring.settings) for _ in range(2)]
     outbox = open_outbox(wiring)
 
     def archiving(number: int) -> ArchiveRun:
         return ArchiveRun(
-            shelves[number], outbox, set(), lambda _: ("", 0), start=start, before_ms=stored.at_ms - 1, keep=number == 0
+            repositories[number],
+            outbox,
+            set(),
+            lambda _: ("", 0),
+            start=start,
+            before_ms=stored.at_ms - 1,
+            keep=number == 0,
         )
 
     assert archiving(0).run().rows == 1100

@@ -118,8 +118,8 @@ def test_an_instance_without_its_database_does_not_fence_the_one_that_took_over(
 
 @pytest.mark.parametrize("delivery", ["exactly_once", "at_least_once"])
 def test_an_instance_that_continues_after_another_left_owns_the_pipeline_again(shop: Shop, delivery: str) -> None:
-    """The last claim was the other's. Without a new one nobody could tell that this instance runs the pipeline, and
-    without transactions it could not either.
+    """The last ownership record was the other's. Without a new one nobody could see that this instance runs the
+    pipeline, and without transactions it could not either.
     """
     direct = shop.settings["source"]["postgres"]
     server = conninfo_to_dict(direct)

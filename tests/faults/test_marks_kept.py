@@ -113,7 +113,7 @@ def test_rows_that_adopt_skips_are_not_marked(marked: Shop) -> None:  # noqa: F8
 def test_an_explanation_that_the_database_cannot_store(
     postgres: PostgresServer, kafka: KafkaBroker, tmp_path: Path
 ) -> None:
-    """It contains what a rule or a schema contains, whatever the encoding of the database."""
+    """It contains what a rule or a schema contains, in any encoding of the database."""
     shop = open_shop(postgres, kafka, tmp_path, encoding="LATIN1")
     try:
         shop.execute("ALTER TABLE outbox ADD sent boolean DEFAULT false, ADD sent_at timestamptz, ADD problem text")

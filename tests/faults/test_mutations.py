@@ -45,7 +45,7 @@ def die(self, step):
     global left
     left -= 1
     if left == 0:
-        self._producer.flush(10)  # unlike at the kill point, every record is on the broker for certain
+        self._producer.flush(10)  # unlike at the failpoint, every record is on the broker for certain
         os.kill(os.getpid(), signal.SIGKILL)
     finish(self, step)
 Publisher._finish = die

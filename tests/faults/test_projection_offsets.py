@@ -140,7 +140,7 @@ def test_records_without_an_id_in_a_re_created_topic_are_new_events(projected: P
     """After a reset to earliest, the remedy of TopicReplaced."""
     projected.configure(
         more="""
-@projection.on("Told")
+@projection.on("Noted")
 async def handle(event, effects):
     await effects.execute("INSERT INTO history VALUES (%s, '{}') ON CONFLICT DO NOTHING", [event.data["key"]])
 """
@@ -149,7 +149,7 @@ async def handle(event, effects):
     def publish(*keys: str) -> None:
         producer = Producer({"bootstrap.servers": projected.kafka.bootstrap, "log_level": 0})
         for key in keys:
-            producer.produce(projected.topic, json.dumps({"key": key}), partition=0, headers=[("type", "Told")])
+            producer.produce(projected.topic, json.dumps({"key": key}), partition=0, headers=[("type", "Noted")])
         producer.flush(30)
 
     publish("old-1", "old-2", "old-3")

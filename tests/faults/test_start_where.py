@@ -53,7 +53,7 @@ def ids(shop: Shop, condition: str) -> list[tuple[str, str]]:
 
 
 def insert(shop: Shop, *, processed: bool = False) -> tuple[str, str]:
-    """Inserts a row while the first read is under way; the stream sends it, whatever its status is."""
+    """Inserts a row while the first read is under way; the stream sends it with any status."""
     event = shop.insert(PAYLOAD, key="k1")
     if processed:
         shop.execute("UPDATE outbox SET processed = true WHERE id = %s", event)

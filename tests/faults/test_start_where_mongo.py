@@ -36,7 +36,7 @@ def fill(users: Users, documents: int, *, one_in: int) -> Pairs:
 
 
 def insert(users: Users, *, status: str = "pending") -> tuple[str, str]:
-    """Inserts a document while the first read is under way; the stream sends it, whatever its status is."""
+    """Inserts a document while the first read is under way; the stream sends it with any status."""
     return "k1", users.insert("k1", status=status)
 
 

@@ -65,7 +65,7 @@ class RebuildSetup:
             return list(client[self.name][name].find())
 
     def spoil(self) -> None:
-        """Marks the live data, to tell it from the copy's."""
+        """Marks the live data, to distinguish it from the copy's."""
         with self.server.client() as client:
             for name in COLLECTIONS:
                 client[self.name][name].update_many({}, {"$set": {"wrong": True}})

@@ -257,7 +257,7 @@ def test_documents_that_do_not_fit(users: Users, run: Run) -> None:
 def test_a_rule_on_a_missing_field(users: Users, run: Run) -> None:
     rule = {"topic": users.topic, "match": {"aggregate": "user", "column": {"tenant": "acme"}}}
     (users.folder / "topics" / "users.yaml").write_text(json.dumps(rule))
-    assert "rules" not in run(users).checks, "an empty collection tells nothing"
+    assert "rules" not in run(users).checks, "an empty collection shows nothing"
     users.insert()
     report = run(users)
     assert (report.failures(), report.state("rules")) == ([], WARN)

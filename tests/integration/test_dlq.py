@@ -25,8 +25,8 @@ from tailrace.testkit.topic_reader import header, read_all
 VALID = '{"order": "a", "revision": 1, "amount": 1, "currency": "EUR"}'
 INVALID = '{"order": "a", "revision": 1, "amount": "much", "currency": "EUR"}'
 
-Told = list[dict[str, Any]]
-Dlq = Callable[..., Told]
+JsonLines = list[dict[str, Any]]
+Dlq = Callable[..., JsonLines]
 
 
 @pytest.fixture
@@ -34,7 +34,7 @@ def dlq(shop: Shop, capsys: pytest.CaptureFixture[str]) -> Dlq:
     """Runs a command with --json; returns an object for each line. Payloads are text, so they may be invalid JSON."""
     shop.execute("ALTER TABLE outbox ALTER COLUMN payload TYPE text")
 
-    def run(command: str, *arguments: str, code: int = 0) -> Told:
+    def run(command: str, *arguments: str, code: int = 0) -> JsonLines:
         capsys.readouterr()
         with pytest.raises(SystemExit) as caught:
             main(["dlq", command, str(shop.file), *arguments, "--json"])
@@ -45,8 +45,8 @@ def dlq(shop: Shop, capsys: pytest.CaptureFixture[str]) -> Dlq:
     return run
 
 
-def letters(dlq: Dlq, *arguments: str) -> Told:
-    found: Told = dlq("list", *arguments)[0]["letters"]
+def letters(dlq: Dlq, *arguments: str) -> JsonLines:
+    found: JsonLines = dlq("list", *arguments)[0]["letters"]
     return found
 
 

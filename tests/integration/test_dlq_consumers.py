@@ -30,8 +30,8 @@ from tailrace.state import offsets
 from tailrace.testkit.stack import KafkaBroker, wait_until
 from tailrace.testkit.topic_reader import read_all
 
-Told = list[dict[str, Any]]
-FAILURE = Failure(Reason.MAX_RETRIES_EXCEEDED, "ValueError: no such order.", "Mend the handler.", 5)
+JsonLines = list[dict[str, Any]]
+FAILURE = Failure(Reason.MAX_RETRIES_EXCEEDED, "ValueError: no such order.", "Fix the handler.", 5)
 
 FOR = ("tailrace.redriven.for", b"summary")
 
@@ -60,7 +60,7 @@ class Summary:
             producer.produce(record.topic, record.value, record.key, headers=record.headers)
         assert producer.flush(30) == 0
 
-    def dlq(self, command: str, *arguments: str, code: int = 0, where: tuple[str, ...] | None = None) -> Told:
+    def dlq(self, command: str, *arguments: str, code: int = 0, where: tuple[str, ...] | None = None) -> JsonLines:
         """Runs a command with --json; returns an object for each line."""
         self._capsys.readouterr()
         with pytest.raises(SystemExit) as caught:
@@ -75,8 +75,8 @@ class Summary:
             main(["dlq", command, *arguments, *self.where])
         return self._capsys.readouterr().out
 
-    def listed(self, *arguments: str) -> Told:
-        found: Told = self.dlq("list", *arguments)[0]["letters"]
+    def listed(self, *arguments: str) -> JsonLines:
+        found: JsonLines = self.dlq("list", *arguments)[0]["letters"]
         return found
 
     def published(self) -> list[Message]:
@@ -113,7 +113,7 @@ def test_dead_letters_are_listed_and_shown(summary: Summary) -> None:
     first, second = summary.listed()
     assert (first["id"], first["event_id"], first["type"], first["key"]) == ("0-0", "e-1", "Placed", "k")
     assert (first["consumer"], first["attempts"], first["topic"]) == ("summary", "5", summary.source)
-    assert (first["reason"], first["remedy"]) == ("max_retries_exceeded", "Mend the handler.")
+    assert (first["reason"], first["remedy"]) == ("max_retries_exceeded", "Fix the handler.")
     assert second["event_id"] == second["position"] == second["place"] == f"{summary.source}[0]@2"
     assert [each["id"] for each in summary.listed("--reason", "poison_message")] == ["0-1"]
     assert [each["id"] for each in summary.listed("--since", "2023-01-01T00:00:00Z")] == ["0-0"]

@@ -141,9 +141,9 @@ def test_output_as_text(shop: Shop, capsys: pytest.CaptureFixture[str]) -> None:
     printed = capsys.readouterr().out
     for line in (
         f"pipeline   {shop.name}",
-        "state      RUNNING since ",
-        "lag        ",
-        f"slot       {shop.slot}, read",
+        "state        RUNNING since ",
+        "lag          ",
+        f"slot         {shop.slot}, read",
     ):
         assert line in printed
 

@@ -156,7 +156,7 @@ def test_output_as_text(users: Users, capsys: pytest.CaptureFixture[str]) -> Non
     with pytest.raises(SystemExit):
         main(["status", str(users.file)])
     printed = capsys.readouterr().out
-    for line in (f"pipeline   {users.name}", "state      RUNNING since ", "lag        0 s", "oplog      "):
+    for line in (f"pipeline     {users.name}", "state        RUNNING since ", "lag          0 s", "oplog        "):
         assert line in printed
     assert "slot" not in printed
 

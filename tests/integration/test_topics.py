@@ -20,7 +20,7 @@ from tailrace.routing.partition import partition_of
 from tailrace.testkit.stack import KafkaBroker, wait_until
 
 
-class Told(NamedTuple):
+class Output(NamedTuple):
     code: object
     out: str
     err: str
@@ -32,16 +32,16 @@ class Told(NamedTuple):
         return [(change["change"], change["topic"].split(".")[-1], change["setting"]) for change in changes]
 
 
-Run = Callable[..., Told]
+Run = Callable[..., Output]
 
 
 @pytest.fixture
 def run(capsys: pytest.CaptureFixture[str]) -> Run:
-    def run(*arguments: object) -> Told:
+    def run(*arguments: object) -> Output:
         with pytest.raises(SystemExit) as caught:
             main([str(argument) for argument in arguments])
         reported = capsys.readouterr()
-        return Told(caught.value.code, reported.out, reported.err)
+        return Output(caught.value.code, reported.out, reported.err)
 
     return run
 

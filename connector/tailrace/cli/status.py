@@ -63,7 +63,7 @@ def status(
 
 def _print(health: PipelineHealth) -> None:
     for name, value in _lines(health):
-        say(f"{name:<10} {value}")
+        say(f"{name:<12} {value}")
     say()
     sys.stdout.flush()
 
@@ -116,10 +116,10 @@ def _dead_letter_lines(health: PipelineHealth) -> list[tuple[str, str]]:
     if (letters := health.dead_letters) is None:
         return []
     if letters["more"] and not letters["open"]:
-        return [("letters", "too many to count quickly; see `tailrace dlq parked`")]
+        return [("dead letters", "too many to count quickly; see `tailrace dlq parked`")]
     by_reason = ", ".join(f"{number} {reason}" for reason, number in letters["by_reason"].items())
     total = f"more than {letters['open']} open" if letters["more"] else f"{letters['open'] or 'none'} open"
-    return [("letters", f"{total}: {by_reason}" if by_reason else total)]
+    return [("dead letters", f"{total}: {by_reason}" if by_reason else total)]
 
 
 def _slot_lines(health: PipelineHealth) -> list[tuple[str, str]]:

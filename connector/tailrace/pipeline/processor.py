@@ -167,7 +167,7 @@ class EventProcessor:
         )
 
     def _known_rejections(self, rows: list[Row]) -> dict[str, Rejected]:
-        """Returns which of the rows are dead-lettered whatever their content, by position; nearly always none.
+        """Returns which of the rows are dead-lettered regardless of their content, by position; nearly always none.
 
         Raises RecordDelayed if one of them must not be sent yet.
         """

@@ -1,6 +1,6 @@
 """The record of a first read that `source.start_where` limited: part of every later position of the pipeline.
 
-`verify`, `recover`, `archive` and replays use it to tell rows that the first read left out from rows that are missing.
+`verify`, `recover`, `archive` and replays use it to distinguish rows that the first read left out from missing rows.
 """
 
 from __future__ import annotations

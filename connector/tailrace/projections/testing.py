@@ -38,7 +38,7 @@ class FailedEvent(NamedTuple):
 
 
 class ProjectionTester:
-    """Plays one partition of the projection's first topic. `outcomes` counts the outcomes of events."""
+    """Stands for one partition of the projection's first topic. `outcomes` counts the outcomes of events."""
 
     def __init__(self, projection: Projection) -> None:
         self._projection = projection

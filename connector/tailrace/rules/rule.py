@@ -142,7 +142,7 @@ class RuleSet:
 
 
 def run(name: str, rule: Rule, event: RuleEvent) -> Verdict | None:
-    """Runs one rule. Whatever it raises is a verdict, also SystemExit."""
+    """Runs one rule. Any exception that it raises is a verdict, also SystemExit."""
     try:
         found = rule(event)
     except BaseException as error:  # noqa: BLE001 - a rule is foreign code

@@ -254,7 +254,7 @@ def _compare_labels(row: Written | list[Written], checksums: list[int], where: E
 
 
 def _dead_letter_status(flags: int | None) -> RowStatus | None:
-    """None if there is no letter, or one that was redriven: then its record must be there."""
+    """Returns None if there is no dead letter, or one that was redriven: then its record must be there."""
     if flags is None:
         return None
     if flags & DISCARDED:

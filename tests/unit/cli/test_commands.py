@@ -18,22 +18,22 @@ from tailrace.cli import commands
 from tailrace.config.secrets import remember
 from tailrace.errors import ConfigError, Fenced, SlotMissing, TailraceError
 
-Play = Callable[[Callable[[], object]], None]
+Sample = Callable[[Callable[[], object]], None]
 
 
 @pytest.fixture
-def play(monkeypatch: pytest.MonkeyPatch) -> Play:
-    """Adds a command `play` that does what the test wants."""
+def sample(monkeypatch: pytest.MonkeyPatch) -> Sample:
+    """Adds a command `sample` that does what the test wants."""
 
     def add(act: Callable[[], object]) -> None:
-        def play(as_json: bool = typer.Option(False, "--json")) -> object:
-            """Play."""
+        def sample(as_json: bool = typer.Option(False, "--json")) -> object:
+            """Sample."""
             return act()
 
-        module = types.ModuleType("tailrace.cli.play")
-        module.play = play  # type: ignore[attr-defined]
-        monkeypatch.setitem(sys.modules, "tailrace.cli.play", module)
-        monkeypatch.setitem(commands.COMMANDS, "play", ("tailrace.cli.play", "Play."))
+        module = types.ModuleType("tailrace.cli.sample")
+        module.sample = sample  # type: ignore[attr-defined]
+        monkeypatch.setitem(sys.modules, "tailrace.cli.sample", module)
+        monkeypatch.setitem(commands.COMMANDS, "sample", ("tailrace.cli.sample", "Sample."))
 
     return add
 
@@ -52,14 +52,14 @@ def raising(error: BaseException) -> Callable[[], NoReturn]:
 
 
 @pytest.mark.parametrize(("returned", "code"), [(None, 0), (0, 0), (1, 1), ("text", 0)])
-def test_the_return_value_of_a_command_is_the_exit_code(play: Play, returned: object, code: int) -> None:
-    play(lambda: returned)
-    assert code_of("play") == code
+def test_the_return_value_of_a_command_is_the_exit_code(sample: Sample, returned: object, code: int) -> None:
+    sample(lambda: returned)
+    assert code_of("sample") == code
 
 
-def test_a_command_may_raise_exit(play: Play) -> None:
-    play(raising(typer.Exit(1)))
-    assert code_of("play") == 1
+def test_a_command_may_raise_exit(sample: Sample) -> None:
+    sample(raising(typer.Exit(1)))
+    assert code_of("sample") == 1
 
 
 @pytest.mark.parametrize(
@@ -67,19 +67,19 @@ def test_a_command_may_raise_exit(play: Play) -> None:
     [(ConfigError("x"), 2), (SlotMissing("x"), 3), (Fenced("x"), 4), (TailraceError("x"), 3)],
 )
 def test_errors_have_exit_codes(
-    play: Play, capsys: pytest.CaptureFixture[str], error: TailraceError, code: int
+    sample: Sample, capsys: pytest.CaptureFixture[str], error: TailraceError, code: int
 ) -> None:
-    play(raising(error))
-    assert code_of("play") == code
+    sample(raising(error))
+    assert code_of("sample") == code
     output = capsys.readouterr()
     assert output.out == ""
     assert output.err == f"{error.code}: x\n"
 
 
-def test_errors_are_printed_as_json_on_request(play: Play, capsys: pytest.CaptureFixture[str]) -> None:
+def test_errors_are_printed_as_json_on_request(sample: Sample, capsys: pytest.CaptureFixture[str]) -> None:
     remember("main-s3cret")
-    play(raising(SlotMissing("no main-s3cret", why="gone", remedy="fix")))
-    assert code_of("play", "--json") == 3
+    sample(raising(SlotMissing("no main-s3cret", why="gone", remedy="fix")))
+    assert code_of("sample", "--json") == 3
     output = json.loads(capsys.readouterr().err)
     assert output["error"] == "SlotMissing"
     assert (output["what"], output["why"], output["remedy"], output["exit_code"]) == ("no ***", "gone", "fix", 3)
@@ -87,19 +87,19 @@ def test_errors_are_printed_as_json_on_request(play: Play, capsys: pytest.Captur
 
 @pytest.mark.parametrize("error", [KeyboardInterrupt(), typer.Abort()])
 def test_an_interrupted_command_has_exit_code_130(
-    play: Play, capsys: pytest.CaptureFixture[str], error: BaseException
+    sample: Sample, capsys: pytest.CaptureFixture[str], error: BaseException
 ) -> None:
-    play(raising(error))
-    assert code_of("play") == 130
+    sample(raising(error))
+    assert code_of("sample") == 130
     assert capsys.readouterr().err == "interrupted\n"
 
 
 def test_an_unexpected_exception_asks_for_a_report_and_masks_secrets(
-    play: Play, capsys: pytest.CaptureFixture[str]
+    sample: Sample, capsys: pytest.CaptureFixture[str]
 ) -> None:
     remember("bug-s3cret")
-    play(raising(RuntimeError("odd bug-s3cret")))
-    assert code_of("play") == 70
+    sample(raising(RuntimeError("odd bug-s3cret")))
+    assert code_of("sample") == 70
     output = capsys.readouterr().err
     assert "Traceback" in output
     assert "RuntimeError: odd ***" in output
@@ -113,11 +113,11 @@ def test_an_unexpected_exception_asks_for_a_report_and_masks_secrets(
         (["inti"], "Did you mean `tailrace init`?"),
         (["zzz"], "There are: run, check"),
         (["--nonsense"], "See `tailrace --help`"),
-        (["play", "--nonsense"], "See `tailrace play --help`"),
+        (["sample", "--nonsense"], "See `tailrace sample --help`"),
     ],
 )
-def test_wrong_usage(play: Play, capsys: pytest.CaptureFixture[str], arguments: list[str], expected: str) -> None:
-    play(lambda: None)
+def test_wrong_usage(sample: Sample, capsys: pytest.CaptureFixture[str], arguments: list[str], expected: str) -> None:
+    sample(lambda: None)
     assert code_of(*arguments) == 2
     assert expected in capsys.readouterr().err
 

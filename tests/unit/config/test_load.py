@@ -231,7 +231,7 @@ BROKEN = [
     ("setting list", GOOD + "  settings: {sasl.password: [s3cret]}\n", 9, "kafka.settings.sasl.password", "a text", "Write one value"),
     ("settings text", GOOD + "  settings: sasl.password=s3cret\n", 9, "kafka.settings", "by name", "compression.type"),
     (
-        "parked for longer than its letter is kept",
+        "parked for longer than its dead letter is kept",
         GOOD + "dead_letters: {park_hours: 100, retention_days: 4}\n",
         9,
         "dead_letters.park_hours",

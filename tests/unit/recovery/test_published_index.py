@@ -48,7 +48,7 @@ def test_edited_and_waiting_events_are_not_compared() -> None:
     ids.add(DEAD_LETTERS, "letter", ("letter", 0, 5, 0, 0, 0))
     ids.add(ORDER, "k", (0, b"k", 1, 1, "e", 0))
     assert ids.find("edited") == ids.find("waits") == [PublishedRecord(*UNCOMPARED)]
-    assert ids.find("letter") == [PublishedRecord(0, 5)], "a letter has the payload of its row"
+    assert ids.find("letter") == [PublishedRecord(0, 5)], "a dead letter has the payload of its row"
     assert ids.find("k") == []
     ids.close()
 

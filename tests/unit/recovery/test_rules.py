@@ -14,7 +14,7 @@ LOST = 1_000 * LONG_MS
 LONG_AGO, SHORTLY, AFTER = LOST - LONG_MS - 1, LOST - 1, LOST + SKEW_MS + 1
 EVERYTHING = 0
 NOW, ALL = DecisionRules(until_ms=LOST, at_end=True), DecisionRules(until_ms=LOST, at_end=True, from_beginning=True)
-LEDGER = DecisionRules(passed=100, until_ms=LOST, at_end=True)
+HISTORY = DecisionRules(passed=100, until_ms=LOST, at_end=True)
 
 
 @pytest.mark.parametrize(
@@ -35,12 +35,12 @@ LEDGER = DecisionRules(passed=100, until_ms=LOST, at_end=True)
         (NOW, SHORTLY, EVERYTHING, RowDecision.MISSED),
         (NOW, None, EVERYTHING, RowDecision.UNDECIDED),
         # But not if the snapshot of the position history would show it.
-        (LEDGER, None, EVERYTHING, RowDecision.MISSED),
-        (LEDGER, SHORTLY, inf, RowDecision.UNDECIDED),
+        (HISTORY, None, EVERYTHING, RowDecision.MISSED),
+        (HISTORY, SHORTLY, inf, RowDecision.UNDECIDED),
         # With a snapshot time does not decide: such a row took long to commit, or was changed since.
-        (LEDGER, LONG_AGO, EVERYTHING, RowDecision.UNDECIDED),
-        (LEDGER, LONG_AGO, inf, RowDecision.UNDECIDED),
-        (replace(LEDGER, from_beginning=True), LONG_AGO, EVERYTHING, RowDecision.MISSED),
+        (HISTORY, LONG_AGO, EVERYTHING, RowDecision.UNDECIDED),
+        (HISTORY, LONG_AGO, inf, RowDecision.UNDECIDED),
+        (replace(HISTORY, from_beginning=True), LONG_AGO, EVERYTHING, RowDecision.MISSED),
         # The position of the loss is not known.
         (DecisionRules(), SHORTLY, EVERYTHING, RowDecision.UNDECIDED),
         (DecisionRules(from_beginning=True), SHORTLY, EVERYTHING, RowDecision.MISSED),
@@ -69,8 +69,8 @@ def test_a_time_without_a_zone_decides_nothing_but_what_a_person_says() -> None:
 
 
 def test_rows_in_a_snapshot_of_the_history_are_passed() -> None:
-    assert LEDGER.has_passed(99)
-    assert not LEDGER.has_passed(100)
+    assert HISTORY.has_passed(99)
+    assert not HISTORY.has_passed(100)
     assert not NOW.has_passed(99)
     assert not DecisionRules(passed=100, since_ms=1).has_passed(99), "a person says otherwise"
 

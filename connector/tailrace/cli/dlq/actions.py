@@ -17,8 +17,8 @@ import typer
 
 from tailrace.cli.dlq.context import DlqContext, Require, find_context, ids_first
 from tailrace.cli.dlq.edit import edited as edit_payload
+from tailrace.cli.dlq.parked_dead_letters import ParkedDeadLetterRequests
 from tailrace.cli.dlq.parked_keys import first_letters_of, give_up
-from tailrace.cli.dlq.parked_letters import ParkedLetterRequests
 from tailrace.cli.dlq.results import Outcome
 from tailrace.cli.dlq.selection import (
     AS_JSON,
@@ -286,7 +286,7 @@ def _act(
 ) -> int:
     options = context.kafka
     resolutions.ensure(options, offsets.admin_client(options))
-    reader, publisher, parked = context.reader(), RedrivePublisher(options, require), ParkedLetterRequests(options)
+    reader, publisher, parked = context.reader(), RedrivePublisher(options, require), ParkedDeadLetterRequests(options)
     publisher.open()
     # From now on the resolutions are final: another command cannot add one without fencing this one.
     resolved = reader.resolved_ids(final=True, must_exist=True)

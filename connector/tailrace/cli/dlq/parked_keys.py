@@ -11,7 +11,7 @@ from pathlib import Path
 import typer
 
 from tailrace.cli.dlq.context import DlqContext, find_context
-from tailrace.cli.dlq.parked_letters import ANSWER_SECONDS, LOOK_SECONDS
+from tailrace.cli.dlq.parked_dead_letters import ANSWER_SECONDS, LOOK_SECONDS
 from tailrace.cli.dlq.view import local_time, printable, utc
 from tailrace.cli.output import emit_json, say, table
 from tailrace.dlq import requests

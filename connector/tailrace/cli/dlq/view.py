@@ -88,7 +88,7 @@ def facts(letter: DeadLetter, resolution: Resolution | None) -> list[tuple[str, 
     details = letter.details
     size = f", {details['tailrace.payload.length']} bytes" if "tailrace.payload.length" in details else ""
     found = [
-        ("letter", f"{letter.id}, {describe_resolution(resolution) if resolution else 'open'}"),
+        ("dead letter", f"{letter.id}, {describe_resolution(resolution) if resolution else 'open'}"),
         ("committed", local_time(letter.committed_ms)),
         ("reason", letter.reason),
         ("explanation", letter.explanation),

@@ -37,12 +37,12 @@ NAMES = {
     NOT_PUBLISHED: "dead letters in the shadow, and not on the original topics either",
 }
 
-Tell = Callable[[float, str], None]
+ShowProgress = Callable[[float, str], None]
 """Takes the completed share and a short text."""
 
 
 @contextmanager
-def bar(title: str, *, quiet: bool) -> Iterator[Tell]:
+def bar(title: str, *, quiet: bool) -> Iterator[ShowProgress]:
     """Shows a progress bar on a terminal, a line from time to time elsewhere, nothing if `quiet`."""
     if quiet:
         yield lambda _, __: None

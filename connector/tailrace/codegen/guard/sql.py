@@ -217,7 +217,7 @@ END;
 
 
 def literal(text: str) -> str:
-    """Returns `text` as an SQL string, whatever `standard_conforming_strings` is."""
+    """Returns `text` as an SQL string, for any `standard_conforming_strings`."""
     quoted = "'" + text.replace("'", "''") + "'"
     return "E" + quoted.replace("\\", "\\\\") if "\\" in text else quoted
 

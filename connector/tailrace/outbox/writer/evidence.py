@@ -5,7 +5,8 @@ before it is committed. So an event is published (or dead-lettered) once the slo
 the end of its transaction. That end is not known exactly. The end of the log after the commit is a safe bound: later
 writes of other sessions delay the answer until the connector has passed them, too.
 
-Delivery marks: a column of the row, or the view of the watermark. These also tell published events from dead letters.
+Delivery marks: a column of the row, or the view of the watermark. These also distinguish published
+events from dead letters.
 """
 
 from __future__ import annotations

@@ -108,7 +108,7 @@ class MongoOutbox:
             if not isinstance(value, dict | list):
                 raise EventInvalid(
                     "a payload in MongoDB must be an object or an array",
-                    why="The connector refuses a bare number or text, which it could not tell from text.",
+                    why="The connector refuses a bare number or text, which it could not distinguish from text.",
                     remedy='Wrap it in an object, such as {"value": …}.',
                 )
             if _long_number(event.payload) and _beyond_int64(value):

@@ -1,4 +1,4 @@
-"""Tells the app's consumer where to read partitions from, and starts and stops the partition workers.
+"""Sets where the app's consumer reads partitions from, and starts and stops the partition workers.
 
 The projection's own database holds the truth about its progress. Kafka's log changes independently: retention may
 delete events that are not applied yet, and a topic may be deleted and re-created. Both are errors, never skipped.

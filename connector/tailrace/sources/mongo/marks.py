@@ -120,7 +120,7 @@ def save(client: Client, database: str, collection: str, documents: Sequence[Doc
         )
 
 
-def guarded(call: Callable[[], Any]) -> Any:  # noqa: ANN401 - whatever the call returns
+def guarded(call: Callable[[], Any]) -> Any:  # noqa: ANN401 - the result of any call
     """Runs a call of the driver and translates its errors."""
     with translated_errors("reading or writing delivery marks"):
         return call()

@@ -1,7 +1,7 @@
 """Rows that were changed since the snapshot of an unfinished first read.
 
 A row whose transaction is later than the snapshot was inserted since, and the stream sends it; or it was in the table
-before and was updated since, and only the first read can publish it. The log tells which.
+before and was updated since, and only the first read can publish it. The log shows which.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Finds the rows that the log has since a position, so that a resumed first read can tell them from changed rows.
+"""Finds the rows that the log has since a position, to distinguish them from changed rows in a resumed first read.
 
 A row's transaction id shows that it was written after the snapshot of the first read, but not whether it was inserted
 (then the stream sends it) or only updated (then nothing else sends it). The log is read through a temporary copy of the

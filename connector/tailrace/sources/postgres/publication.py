@@ -159,7 +159,7 @@ def empty_publication(publication: str) -> str:
 def require_empty(control: PgConnection, publication: str) -> Published:
     """Returns how messages are published; raises if the publication is missing or contains tables.
 
-    Rows of tables would be read for nothing. Messages are sent whatever the publication contains, so a changed one has
+    Rows of tables would be read for nothing. Messages are sent with any publication, so a changed one has
     missed nothing.
     """
     rows = control.query(

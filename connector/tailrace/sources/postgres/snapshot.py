@@ -121,7 +121,7 @@ class TableReader:
         `untimed_ms` is the time of rows without one, instead of now. `whole`: raise if rows of the snapshot may be
         missing because the table was rewritten. `moves`: rows may move between partitions. `without`: leave out the
         rows of this snapshot. `is_marked`: rows for which it returns True belong to the stored snapshot, although
-        their delivery mark has given them a later transaction id. `left_out`: leave out, or tell `keeps`, what the
+        their delivery mark has given them a later transaction id. `left_out`: leave out, or pass to `keeps`, what the
         first read has left out. `inserted` returns the rows that the log has up to an LSN, so that rows changed since
         the stored snapshot are recognised; without it they count as rows of the stream. `steady`: an UPDATE does not
         change the columns of `order_by`.

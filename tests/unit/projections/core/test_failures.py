@@ -1,4 +1,4 @@
-"""Failed events: splitting a batch, and dead letters, which fit and restore the same record whatever the event."""
+"""Failed events: splitting a batch, and dead letters, which fit and restore the same record for any event."""
 
 from __future__ import annotations
 

@@ -21,7 +21,7 @@ STILL = (
 )
 
 
-class ParkedLetterRequests:
+class ParkedDeadLetterRequests:
     """Collects and sends requests for the dead letters of parked keys."""
 
     def __init__(self, options: KafkaOptions) -> None:
