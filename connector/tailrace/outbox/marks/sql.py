@@ -97,30 +97,44 @@ def view_ddl(
     """
     columns = columns or STREAMS
     own = [name for name in columns.names if name in present]
-    parts = [f"o.{quote(id_column)}"]
-    for name in dict.fromkeys((columns.status, columns.at, columns.error)):
-        if name is None:
-            continue
-        kept = f"o.{quote(name)}" if name in own else None
-        if name == columns.status:
-            waiting = constant(columns.waiting)
-            value = (
-                f"CASE WHEN u.reason = '{WAITING}' THEN {waiting} WHEN u.reason IS NOT NULL THEN "
-                f"{constant(columns.failed)} WHEN o.selected AND {passed(table, pipeline)} "
-                f"THEN {constant(columns.done)} ELSE {kept or waiting} END"
-            )
-        elif name == columns.error:
-            value = f"coalesce(u.reason || ': ' || u.error, {kept or 'NULL'})"
-        else:
-            value = kept or "NULL::timestamptz"
-        parts.append(f"{value} AS {quote(name)}")
+    parts = [f"o.{quote(id_column)}", *(f"{_derived(name, columns, own)} AS {quote(name)}" for name in columns.names)]
+    is_done = f"({selected}) AND {passed(table, pipeline)}"
     return (
         f"CREATE OR REPLACE VIEW {view_name(table, pipeline)} AS SELECT {', '.join(parts)} "  # noqa: S608 - quoted
         # The names in a condition must not be taken for columns of the other table.
-        f"FROM (SELECT {', '.join(map(quote, dict.fromkeys([id_column, *own])))}, o.xmin AS xmin, "
-        f"({selected}) AS selected FROM {quote_table(table)} o) o LEFT JOIN {beside(table, UNDELIVERED)} u "
+        f"FROM (SELECT {', '.join(map(quote, dict.fromkeys([id_column, *own])))}, "
+        f"{is_done} AS is_done FROM {quote_table(table)} o) o LEFT JOIN {beside(table, UNDELIVERED)} u "
         f"ON u.pipeline = {literal(pipeline)} AND u.event_id = o.{quote(id_column)}::text"
     )
+
+
+def _derived(name: str, columns: MarkColumns, own: Collection[str]) -> str:
+    """Returns the expression of a mark column in the view; `own` are those that the table has."""
+    kept = f"o.{quote(name)}" if name in own else None
+    is_dead = f"u.reason <> '{WAITING}'"
+    if name == columns.status:
+        waiting = constant(columns.waiting)
+        return (
+            f"CASE WHEN {is_dead} THEN {constant(columns.failed)} WHEN u.reason IS NOT NULL THEN {waiting} "
+            f"WHEN o.is_done THEN {constant(columns.done)} ELSE {kept or waiting} END"
+        )
+    if name == columns.error:
+        # Of an event behind a parked key, it says that it waits.
+        return f"coalesce(u.reason || ': ' || u.error, {kept or 'NULL'})"
+    values = {columns.published.get(name), columns.dead_lettered.get(name)}
+    if Value.PLUS_ONE in values:
+        status = f"o.{quote(columns.status)}" if columns.status in own else "NULL"
+        # A row that has its mark already has counted it.
+        counted = [f"({is_dead} AND {status} IS DISTINCT FROM {constant(columns.failed)})"]
+        if name in columns.published:
+            counted.append(f"(u.reason IS NULL AND o.is_done AND {status} IS DISTINCT FROM {constant(columns.done)})")
+        return f"coalesce({kept or 'NULL'}, 0) + CASE WHEN {' OR '.join(counted)} THEN 1 ELSE 0 END"
+    if name in columns.dead_lettered:
+        # When a single row was published is not known, but when it was dead-lettered is.
+        at = f"CASE WHEN {is_dead} THEN u.at END"
+        known = [kept or "NULL", at] if Value.FIRST in values else [at, kept or "NULL"]
+        return f"coalesce({', '.join(known)})"
+    return kept or "NULL::timestamptz"
 
 
 def save_watermark(table: str) -> str:

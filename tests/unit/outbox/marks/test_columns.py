@@ -6,7 +6,14 @@ import pytest
 
 from tailrace.errors import ConfigError
 from tailrace.outbox.marks import sql
-from tailrace.outbox.marks.columns import DOCUMENT, STORAGE, STREAMS, mark_columns, require_mark_columns
+from tailrace.outbox.marks.columns import (
+    DOCUMENT,
+    STORAGE,
+    STREAMS,
+    MarkColumns,
+    mark_columns,
+    require_mark_columns,
+)
 
 
 def test_layouts_have_their_columns_under_the_names_of_the_table() -> None:
@@ -62,3 +69,12 @@ def test_the_view_uses_no_other_columns_of_the_table() -> None:
     assert 'NULL::timestamptz AS "processed_at"' in statement
     own = sql.view_ddl("outbox", "orders", "id", STREAMS, ["id", "processed", "processed_at", "error"])
     assert 'o."processed_at" AS "processed_at"' in own
+
+
+@pytest.mark.parametrize("columns", [STREAMS, STORAGE, DOCUMENT], ids=["streams", "storage", "document"])
+@pytest.mark.parametrize("has_columns", [True, False])
+def test_the_view_has_every_mark_column(columns: MarkColumns, *, has_columns: bool) -> None:
+    present = ["id", *(columns.names if has_columns else ())]
+    statement = sql.view_ddl("outbox", "orders", "id", columns, present)
+    assert [name for name in columns.names if f' AS "{name}"' not in statement] == []
+    assert (f'o."{columns.names[-1]}"' in statement) == has_columns
