@@ -35,9 +35,9 @@ def server() -> Iterator[MongoServer]:
         yield server
 
 
-def apply(server: MongoServer, file: Path, name: str, database: str, collection: str) -> None:
+def apply(server: MongoServer, file: Path, name: str, database: str, collection: str, marks: str = "none") -> None:
     """Runs the script's commands twice, with a password where mongosh would ask for one."""
-    user = user_commands(database, collection, f"tailrace_{name}", "tailrace")
+    user = user_commands(database, collection, f"tailrace_{name}", "tailrace", marks=marks)
     commands = [*collection_commands(database, collection), *user]
     assert script(commands) in file.read_text()
     with server.client() as client:
@@ -65,7 +65,7 @@ def document(event: str) -> dict[str, Any]:
     }
 
 
-@pytest.mark.parametrize("start", ["now", "beginning"])
+@pytest.mark.parametrize(("start", "marks"), [("now", "none"), ("beginning", "rows")])
 def test_the_files_publish_a_first_event(
     server: MongoServer,
     kafka: KafkaBroker,
@@ -73,11 +73,13 @@ def test_the_files_publish_a_first_event(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
     start: str,
+    marks: str,
 ) -> None:
+    """Without the privileges that `--marks rows` grants, marks are refused, and events are published."""
     name = f"init_{uuid.uuid4().hex[:8]}"
     with pytest.raises(SystemExit):
-        main(["init", str(tmp_path), "--name", name, "--mongo", "--collection", f"{name}.out.box"])
-    apply(server, tmp_path / f"{name}.js", name, name, "out.box")
+        main(["init", str(tmp_path), "--name", name, "--mongo", "--collection", f"{name}.out.box", "--marks", marks])
+    apply(server, tmp_path / f"{name}.js", name, name, "out.box", marks)
     monkeypatch.setenv(f"{name.upper()}_DB_PASSWORD", PASSWORD)
     file = tmp_path / f"{name}.yaml"
     text = file.read_text()
@@ -89,7 +91,7 @@ def test_the_files_publish_a_first_event(
     ):
         assert text.count(before) == 1
         text = text.replace(before, after)
-    file.write_text(text)
+    file.write_text(text if marks == "rows" else f"{text}\nmarks: rows\n")
 
     connector: Connector | None = None
     with server.client() as client:
@@ -123,6 +125,15 @@ def test_the_files_publish_a_first_event(
                 60,
                 what=f"the events; the log:\n{connector.log}",
             )
+            if marks == "rows":
+                wait_until(
+                    lambda: outbox.count_documents({"status": "published"}) == len(expected),
+                    60,
+                    what=f"the marks; the log:\n{connector.log}",
+                )
+            else:
+                connector.says('"MarksRefused"')
+            assert ("MarksRefused" in connector.log) == (marks == "none")
             with pytest.raises(SystemExit) as caught:
                 main(["status", str(file)])
             assert caught.value.code == 0, capsys.readouterr().out

@@ -79,8 +79,8 @@ class Pipeline:
             cursor = connection.execute(statement, parameters or None)  # type: ignore[call-overload]
             return cursor.fetchall() if cursor.description else []
 
-    def set_up(self) -> None:
-        self.execute(outbox_ddl(self.layout, self.table, self.name, f"tailrace_{self.name}"))
+    def set_up(self, marks: str = "none") -> None:
+        self.execute(outbox_ddl(self.layout, self.table, self.name, f"tailrace_{self.name}", marks=marks))
 
     def start(self) -> None:
         self.connector = Connector(self.file, self.folder / "log")

@@ -13,7 +13,15 @@ from pathlib import Path
 import typer
 
 from tailrace.cli.output import say
-from tailrace.cli.starter_files import ROLE, Outbox, chosen_outbox, require_name, starter_files, variable
+from tailrace.cli.starter_files import (
+    MARKS_HELP,
+    ROLE,
+    Outbox,
+    chosen_outbox,
+    require_name,
+    starter_files,
+    variable,
+)
 from tailrace.errors import ConfigError
 
 
@@ -32,6 +40,7 @@ def init(
     collection: str | None = typer.Option(
         None, "--collection", help="The outbox collection, in MongoDB. Default: shop.outbox."
     ),
+    marks: str = typer.Option("none", "--marks", help=MARKS_HELP),
     force: bool = typer.Option(False, "--force", help="Overwrite existing files."),
 ) -> None:
     """Create the files of a first pipeline: settings, schema, routing rule, SQL.
@@ -48,7 +57,7 @@ def init(
     """
     require_name(name)
     outbox = chosen_outbox(layout, mongo=mongo, table=table, collection=collection)
-    files = starter_files(name, outbox)
+    files = starter_files(name, outbox, marks=marks)
     present = [file for file in files if (folder / file).exists() and file != outbox.schema_file]
     if present and not force:
         raise ConfigError(

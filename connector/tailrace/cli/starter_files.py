@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 from tailrace.errors import ConfigError
 from tailrace.outbox.ddl import outbox_ddl
+from tailrace.outbox.marks.columns import require_mark_columns
 from tailrace.outbox.mongosh import collection_commands, script, user_commands
 from tailrace.outbox.specs import LAYOUTS, layout_map
 from tailrace.sql_names import split_table
@@ -17,6 +18,8 @@ ROLE = "tailrace"
 TABLES = {"debezium": "public.outbox", "document": "public.outbox", "streams": "public.outbox_events",
           "storage": "public.storage_outbox"}  # fmt: skip
 COLLECTION = "shop.outbox"
+MARKS = ("none", "watermark", "rows")
+MARKS_HELP = "Delivery marks that the role may write: none, watermark or rows."
 
 _HEAD = """\
 # A Tailrace pipeline: one outbox {what} to Kafka. Check it with `tailrace check {name}.yaml`.
@@ -102,6 +105,11 @@ kafka:
 on_invalid: dead_letter     # or park: later events of its key wait; or halt: stop at the first one
 """
 
+_MARKS = {
+    "watermark": "\nmarks: watermark            # a view says which rows are published\n",
+    "rows": "\nmarks: rows                 # the status of each row is kept up to date\n",
+}
+
 _TOPIC = """\
 # A routing rule. Two rules that can match the same event need a `priority`; `*` stands for any text.
 topic: shop.{name}
@@ -158,7 +166,7 @@ def chosen_outbox(layout: str | None, *, mongo: bool, table: str | None, collect
     return Outbox(layout, is_mongo, (collection or COLLECTION) if is_mongo else table or TABLES[layout])
 
 
-def starter_files(name: str, outbox: Outbox) -> dict[Path, str]:
+def starter_files(name: str, outbox: Outbox, *, marks: str = "none") -> dict[Path, str]:
     """Returns the files of a first pipeline, by their path in its folder."""
     values = {
         "name": name,
@@ -168,10 +176,12 @@ def starter_files(name: str, outbox: Outbox) -> dict[Path, str]:
         "outbox": _plain(outbox.place),
         "what": "collection" if outbox.is_mongo else "table",
     }
-    setup = setup_script(name, outbox, ROLE)
+    setup = setup_script(name, outbox, ROLE, marks=marks)
     source = _HEAD + (_MONGO if outbox.is_mongo else _POSTGRES)
     condition = "subject: order.*" if outbox.layout == "streams" else "aggregate: order"
     rest = _OUTBOX[outbox.layout] + _REST.format(template=_TEMPLATES[outbox.layout])
+    if marks != "none":
+        rest += _MARKS[marks]
     return {
         Path(f"{name}.yaml"): source.format(**values) + rest,
         outbox.schema_file: json.dumps(_SCHEMA, indent=2) + "\n",
@@ -180,19 +190,25 @@ def starter_files(name: str, outbox: Outbox) -> dict[Path, str]:
     }
 
 
-def setup_script(name: str, outbox: Outbox, role: str, *, by_day: bool = False) -> str:
+def setup_script(name: str, outbox: Outbox, role: str, *, by_day: bool = False, marks: str = "none") -> str:
     """Returns the SQL, or the commands for mongosh, that create the outbox and a role (a user) that tails it."""
     require_name(name)
+    if marks not in MARKS:
+        raise ConfigError(f"there are no delivery marks {marks!r}", remedy=f"Choose one of {', '.join(MARKS)}.")
     if not outbox.is_mongo:
         split_table(outbox.place)
-        return outbox_ddl(outbox.layout, outbox.place, role, slot_name(name), by_day=by_day)
+        return outbox_ddl(outbox.layout, outbox.place, role, slot_name(name), by_day=by_day, marks=marks)
+    if marks == "watermark":
+        raise ConfigError("--marks watermark is for Postgres", remedy="Choose --marks rows, or leave it out.")
+    if marks == "rows":
+        require_mark_columns(outbox.layout)
     if by_day:
         raise ConfigError("--by-day is for Postgres: MongoDB has no partitions", remedy="Leave it out.")
     database, collection = _split_collection(outbox.place)
     columns = layout_map(outbox.layout, "mongo")
     commands = [
         *collection_commands(database, collection, columns),
-        *user_commands(database, collection, slot_name(name), role),
+        *user_commands(database, collection, slot_name(name), role, marks=marks),
     ]
     return f"// For mongosh, as a user who may create collections, roles and users.\n\n{script(commands)}"
 

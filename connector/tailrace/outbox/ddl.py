@@ -12,6 +12,7 @@ from hashlib import blake2b
 
 from tailrace.outbox.daily import partitions_ddl, with_time_in_key
 from tailrace.outbox.layouts import DEBEZIUM, INSIDE, ColumnMap
+from tailrace.outbox.marks.columns import MarkColumns, require_mark_columns
 from tailrace.outbox.specs import LAYOUTS, TableColumn
 from tailrace.sql_names import NAME_BYTES, beside, quote, quote_table, split_table
 
@@ -44,18 +45,22 @@ _PARTIAL: dict[tuple[str, tuple[str, ...]], str] = {
 """Conditions of indexes that cover only rows that are not delivered."""
 
 
-def outbox_ddl(layout: str, table: str, role: str, publication: str, *, by_day: bool = False) -> str:
+def outbox_ddl(
+    layout: str, table: str, role: str, publication: str, *, by_day: bool = False, marks: str = "none"
+) -> str:
     """Returns the SQL for the table of a named layout, for the role that tails it, and for the publication.
 
-    `by_day`: the table is partitioned by the day of its rows.
+    `by_day`: the table is partitioned by the day of its rows. `marks`: the delivery marks that the role may write.
     """
+    columns = require_mark_columns(layout) if marks == "rows" else None
     if layout == "debezium":
         # A time that the row carries itself orders a first read; Debezium's table has none.
         created = table_ddl(table, replace(DEBEZIUM, timestamp="created_at"), by_day=by_day)
     else:
         created = layout_ddl(layout, table, by_day=by_day)
     partitions = partitions_ddl(table) if by_day else ""
-    return f"{created}{partitions}\n{grants_ddl(table, role, publication)}"
+    further = "" if marks == "none" else f"\n{_marks_ddl(table, role, marks, columns)}"
+    return f"{created}{partitions}\n{grants_ddl(table, role, publication, writes=columns is not None)}{further}"
 
 
 def table_ddl(table: str, column_map: ColumnMap = DEBEZIUM, *, by_day: bool = False) -> str:
@@ -192,14 +197,18 @@ def _index_on(quoted: str, table: str, suffix: str, columns: tuple[str, ...], wh
     return f"CREATE INDEX IF NOT EXISTS {quote(name)}\n    ON {quoted} ({listed}){condition};\n"
 
 
-def grants_ddl(table: str, role: str, publication: str) -> str:
-    """Returns the SQL for the role that tails `table`, with minimal privileges, and for the publication."""
+def grants_ddl(table: str, role: str, publication: str, *, writes: bool = False) -> str:
+    """Returns the SQL for the role that tails `table`, with minimal privileges, and for the publication.
+
+    `writes`: other statements let the role write to the table.
+    """
     schema, _ = split_table(table)
     full, who = quote_table(table), quote(role)
     new_role = f"CREATE ROLE {who} WITH LOGIN REPLICATION NOSUPERUSER NOCREATEDB NOCREATEROLE NOBYPASSRLS;"
     new_publication = f"""\
 CREATE PUBLICATION {quote(publication)} FOR TABLE {full}
             WITH (publish = 'insert', publish_via_partition_root = true);"""
+    nothing_more = "." if writes else ", and nothing here may write to it."
     return f"""\
 -- Run as the owner of {_comment(full)} (CREATE ROLE … REPLICATION wants a superuser or a cloud's equivalent).
 
@@ -211,7 +220,7 @@ CREATE PUBLICATION {quote(publication)} FOR TABLE {full}
 {hba_lines(role)}
 
 -- Only to read the rows already in the table when a pipeline starts with `start: beginning`.
--- The log itself needs no right on the table, and nothing here may write to it.
+-- The log itself needs no right on the table{nothing_more}
 GRANT USAGE ON SCHEMA {quote(schema)} TO {who};
 GRANT SELECT ON TABLE {full} TO {who};
 
@@ -220,6 +229,29 @@ GRANT SELECT ON TABLE {full} TO {who};
 -- Via the root, so that a partitioned outbox is one table with one set of columns.
 -- Before the slot: a slot cannot see a publication that is younger than its position.
 {_unless("pg_publication", "pubname", publication, new_publication)}"""
+
+
+def _marks_ddl(table: str, role: str, marks: str, columns: MarkColumns | None) -> str:
+    """Returns the grants for delivery marks; `columns` are those that row marks write."""
+    schema, _ = split_table(table)
+    who = quote(role)
+    lines = [
+        f"-- Delivery marks (`marks: {marks}`). The connector creates two small tables and a view beside the outbox.",
+        f"GRANT CREATE ON SCHEMA {quote(schema)} TO {who};",
+    ]
+    if columns is not None:
+        names = ", ".join(map(quote, columns.names))
+        lines += [
+            "-- The columns that a mark writes.",
+            f"GRANT UPDATE ({names})\n    ON TABLE {quote_table(table)} TO {who};",
+        ]
+        if columns.copies is not None:
+            copies = beside(table, columns.copies)
+            lines += [
+                "-- A dead-lettered row is copied in the transaction of its mark.",
+                f"GRANT SELECT, INSERT, UPDATE ON TABLE {copies} TO {who};",
+            ]
+    return "\n".join(lines) + "\n"
 
 
 def _unless(catalog: str, column: str, name: str, statement: str) -> str:

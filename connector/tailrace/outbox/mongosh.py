@@ -17,6 +17,9 @@ USERS = "admin"
 """The database of roles and users, which clients use by default."""
 
 
+STATE = "tailrace_marks"
+UNDELIVERED = "tailrace_undelivered"
+"""The collections of row marks, beside the outbox."""
 LINE = 80
 """Longer values are written on several lines."""
 
@@ -61,21 +64,26 @@ def collection_commands(database: str, collection: str, columns: ColumnMap = DOC
     return [ShellCommand(f"{why}.", database, {"createIndexes": collection, "indexes": [*indexes, ordered]})]
 
 
-def user_commands(database: str, collection: str, role: str, user: str) -> list[ShellCommand]:
-    """Returns the commands that create the role that tails the collection, with minimal privileges, and its user."""
+def user_commands(database: str, collection: str, role: str, user: str, *, marks: str = "none") -> list[ShellCommand]:
+    """Returns the commands that create the role that tails the collection, with minimal privileges, and its user.
+
+    `marks`: the delivery marks that the role may write, `none` or `rows`.
+    """
     rights = [
         {"resource": {"db": database, "collection": collection}, "actions": ["find", "changeStream"]},
         {"resource": {"db": database, "collection": ""}, "actions": ["listCollections"]},
     ]
+    nothing_more = "Nothing here may write. " if marks == "none" else ""
     return [
         ShellCommand(
             "changeStream and find to follow the collection and to read what it holds; listCollections to recognise "
-            "a collection that was re-created. Nothing here may write. For several collections in one pipeline, give "
+            f"a collection that was re-created. {nothing_more}For several collections in one pipeline, give "
             'find and changeStream on the whole database: collection: "".',
             USERS,
             {"createRole": role, "privileges": rights, "roles": []},
             unless=({"rolesInfo": {"role": role, "db": USERS}}, "roles"),
         ),
+        *([] if marks == "none" else [marks_command(database, collection, role)]),
         ShellCommand(
             "No password here: mongosh asks for it. Pipelines may share a user: for one that exists already, run "
             f"db.getSiblingDB({_js(USERS)}).grantRolesToUser({_js(user)}, [{_js(role)}]) as well. With the role "
@@ -85,6 +93,20 @@ def user_commands(database: str, collection: str, role: str, user: str) -> list[
             unless=({"usersInfo": {"user": user, "db": USERS}}, "users"),
         ),
     ]
+
+
+def marks_command(database: str, collection: str, role: str) -> ShellCommand:
+    """Returns the command that lets an existing role write row marks."""
+    write = ["find", "insert", "update", "remove"]
+    rights = [
+        {"resource": {"db": database, "collection": collection}, "actions": ["update"]},
+        *({"resource": {"db": database, "collection": name}, "actions": write} for name in (STATE, UNDELIVERED)),
+    ]
+    return ShellCommand(
+        "Delivery marks (`marks: rows`): the status fields of the outbox, and two small collections beside it.",
+        USERS,
+        {"grantPrivilegesToRole": role, "privileges": rights},
+    )
 
 
 def script(commands: list[ShellCommand]) -> str:

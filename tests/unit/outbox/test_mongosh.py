@@ -25,7 +25,10 @@ def as_data(javascript: str) -> list[tuple[str, Any]]:
     return [(json.loads(name), json.loads(body)) for (name, _), body in zip(found, bodies, strict=True)]
 
 
-COMMANDS = [*collection_commands("shop", "outbox"), *user_commands("shop", "outbox", "tailrace_orders", "tailrace")]
+COMMANDS = [
+    *collection_commands("shop", "outbox"),
+    *user_commands("shop", "outbox", "tailrace_orders", "tailrace", marks="rows"),
+]
 
 
 def test_the_role_gets_only_the_privileges_it_needs() -> None:
@@ -36,6 +39,15 @@ def test_the_role_gets_only_the_privileges_it_needs() -> None:
     ]
     assert role.body["roles"] == []
     assert user.body == {"createUser": "u", "pwd": PROMPT, "roles": [{"role": "r", "db": "admin"}]}
+
+
+def test_marks_need_the_outbox_and_two_collections_beside_it() -> None:
+    role, marks, _ = user_commands("shop", "outbox", "r", "u", marks="rows")
+    assert "Nothing here may write" not in role.why
+    assert marks.body["grantPrivilegesToRole"] == "r"
+    found = {each["resource"]["collection"]: each["actions"] for each in marks.body["privileges"]}
+    assert found["outbox"] == ["update"]
+    assert found.keys() == {"outbox", "tailrace_marks", "tailrace_undelivered"}
 
 
 def indexes(columns: ColumnMap) -> list[tuple[dict[str, int], bool]]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import typer
 
 from tailrace.cli.output import say
-from tailrace.cli.starter_files import ROLE, chosen_outbox, setup_script
+from tailrace.cli.starter_files import MARKS_HELP, ROLE, chosen_outbox, setup_script
 
 
 def ddl(
@@ -20,6 +20,7 @@ def ddl(
     by_day: bool = typer.Option(
         False, "--by-day", help="Partition the table by day, with partitions for the next days. Run it every day."
     ),
+    marks: str = typer.Option("none", "--marks", help=MARKS_HELP),
     name: str = typer.Option("orders", "--name", help="The pipeline's name, for its publication: a-z, 0-9, _ and -."),
 ) -> None:
     """Print the set-up of an outbox: table, indexes, publication, role and grants.
@@ -30,8 +31,9 @@ def ddl(
     Examples:
       tailrace outbox ddl --layout streams --table public.outbox_events | psql
       tailrace outbox ddl --layout storage --role connector --name billing > outbox.sql
+      tailrace outbox ddl --layout streams --marks rows | psql
       tailrace outbox ddl --by-day | psql
       tailrace outbox ddl --layout document --collection shop.outbox > outbox.js
     """
     outbox = chosen_outbox(layout, mongo=False, table=table, collection=collection)
-    say(setup_script(name, outbox, role, by_day=by_day).rstrip("\n"))
+    say(setup_script(name, outbox, role, by_day=by_day, marks=marks).rstrip("\n"))

@@ -15,6 +15,7 @@ from tailrace import failpoints
 from tailrace.dlq.undelivered import WAITING, Undelivered
 from tailrace.errors import AccessRefused, HistoryLost, MarksRefused
 from tailrace.outbox.marks.columns import Assignments, MarkColumns, Value
+from tailrace.outbox.mongosh import STATE, UNDELIVERED
 from tailrace.positions.base import Position
 from tailrace.positions.first_read import FirstRead
 from tailrace.positions.mongo import ClusterTime, TokenPosition
@@ -24,8 +25,6 @@ from tailrace.sources.mongo.options import MongoOptions
 from tailrace.sources.mongo.start_where import left_out_filter
 from tailrace.worker.marks.store import Changes, Probe
 
-STATE = "tailrace_marks"
-UNDELIVERED = "tailrace_undelivered"
 PAGE = 1000
 
 

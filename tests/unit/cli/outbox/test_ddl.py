@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
 from tailrace.cli import main
@@ -32,6 +34,41 @@ def test_prints_a_table_by_day(capsys: pytest.CaptureFixture[str]) -> None:
     assert "ATTACH PARTITION" in printed
 
 
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        ([], []),
+        (["--marks", "watermark"], ['CREATE ON SCHEMA "public"']),
+        (
+            ["--layout", "streams", "--marks", "rows"],
+            [
+                'CREATE ON SCHEMA "public"',
+                'UPDATE ("processed", "processed_at", "error")\n    ON TABLE "public"."outbox_events"',
+            ],
+        ),
+        (
+            ["--layout", "storage", "--marks", "rows"],
+            [
+                'CREATE ON SCHEMA "public"',
+                'UPDATE ("delivery_status", "delivery_attempts", "first_attempt_at", "last_attempt_at", "delivered_at")'
+                '\n    ON TABLE "public"."storage_outbox"',
+                'SELECT, INSERT, UPDATE ON TABLE "public"."storage_outbox_dlq"',
+            ],
+        ),
+    ],
+    ids=["none", "watermark", "streams", "storage"],
+)
+def test_prints_the_grants_for_delivery_marks(
+    capsys: pytest.CaptureFixture[str], arguments: list[str], expected: list[str]
+) -> None:
+    code, printed = run(capsys, "--role", "reader", *arguments)
+    assert code == 0
+    granted = re.findall(r'^GRANT (.*?) TO "reader";', printed, flags=re.MULTILINE | re.DOTALL)
+    assert granted[2:] == expected
+    assert ("nothing here may write to it" in printed) == ("rows" not in arguments)
+    assert max(map(len, printed.splitlines())) <= 120
+
+
 def test_prints_commands_for_mongosh(capsys: pytest.CaptureFixture[str]) -> None:
     code, printed = run(capsys, "--layout", "document", "--collection", "shop.events", "--role", "reader")
     assert code == 0
@@ -47,6 +84,10 @@ def test_prints_commands_for_mongosh(capsys: pytest.CaptureFixture[str]) -> None
         (["--table", "a.b.c"], "schema.table"),
         (["--collection", "shop.outbox", "--by-day"], "MongoDB has no partitions"),
         (["--name", "Orders!"], "--name orders"),
+        (["--marks", "all"], "Choose one of none, watermark, rows"),
+        (["--marks", "rows"], "the layout debezium has none"),
+        (["--collection", "shop.outbox", "--layout", "debezium", "--marks", "rows"], "the layout debezium has none"),
+        (["--layout", "document", "--marks", "watermark"], "for Postgres"),
     ],
 )
 def test_refuses_bad_options(capsys: pytest.CaptureFixture[str], arguments: list[str], expected: str) -> None:
