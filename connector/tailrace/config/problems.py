@@ -88,7 +88,7 @@ def _problem(detail: ErrorDetails, written: dict[str, Any]) -> SettingProblem:
     place = tuple(str(part) for part in detail["loc"] if part != "[key]")
     field, kind, leaf = field_at(place), detail["type"], place[-1] if place else ""
     if kind == "extra_forbidden":
-        return _unknown(place)
+        return unknown_setting(place)
     if kind == "tailrace":
         context = detail.get("ctx", {})
         place = context["place"] or place
@@ -103,7 +103,7 @@ def _problem(detail: ErrorDetails, written: dict[str, Any]) -> SettingProblem:
     return SettingProblem(place, f"{_given(place, written)}expected {expected}", f"write it like `{example}`")
 
 
-def _unknown(place: KeyPath) -> SettingProblem:
+def unknown_setting(place: KeyPath) -> SettingProblem:
     """Reports an unknown setting without its value, which may be a misspelt password."""
     parent = field_at(place[:-1])
     model = (section_of(parent) if parent else None) or PipelineSettings
