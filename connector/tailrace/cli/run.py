@@ -13,6 +13,7 @@ from typing import NoReturn
 
 import typer
 
+from tailrace.cli.log_option import LogJson
 from tailrace.cli.stop_signals import run_beside
 from tailrace.config.load import load_pipeline
 from tailrace.config.model import PipelineSettings
@@ -34,7 +35,7 @@ def run(
         help="Accept the current slot and publication, for this start only. Use it when an error tells you to. Missed "
         "events are never published; `tailrace recover` publishes them.",
     ),
-    log_json: bool = typer.Option(False, "--log-json", help="Log one JSON object per line."),
+    log_json: LogJson = None,
 ) -> None:
     """Tail an outbox and publish its events to Kafka, until SIGTERM.
 

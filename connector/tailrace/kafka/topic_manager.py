@@ -24,7 +24,7 @@ SHORT_TIMEOUT = 3.0
 RECOUNT_SECONDS = 30.0
 """How often partitions are counted again while events flow."""
 
-_log = logging.getLogger("tailrace")
+_log = logging.getLogger("tailrace.kafka")
 
 
 class PartitionWatch:

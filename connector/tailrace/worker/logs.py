@@ -1,29 +1,70 @@
 """Structured log lines: an event name with fields such as names, counts and positions; no payloads, no secrets (I12).
 
-Plain lines for people and JSON lines with `--log-json`, both to stderr and both masked.
+Lines for people on a terminal, one JSON object per line elsewhere, both to stderr and both masked. Levels can be
+changed while the process runs; they have the names that Kafka Connect's REST API uses.
 """
 
 from __future__ import annotations
 
 import json
 import logging
+import os
+import re
 import sys
+import time
 from datetime import UTC, datetime
 from typing import Any
 
 from tailrace.config.secrets import mask
+from tailrace.errors import ConfigError
 
 SENTENCES = ("what", "why", "remedy")
 """Fields of an error that get a line each."""
+FORMAT_VARIABLE = "TAILRACE_LOG"
+FORMATS = ("auto", "text", "json")
 
-_logger = logging.getLogger("tailrace")
+ROOT = "root"
+OWN, LIBRDKAFKA = "tailrace", "librdkafka"
+LOGGERS = (
+    OWN,
+    "tailrace.alerts",
+    "tailrace.http",
+    "tailrace.kafka",
+    "tailrace.marks",
+    "tailrace.projections",
+    "tailrace.recovery",
+    "tailrace.schemas",
+    "tailrace.source",
+    "tailrace.worker",
+    LIBRDKAFKA,
+)
+"""The loggers that are always listed."""
+LEVELS = {
+    "TRACE": 5,
+    "DEBUG": logging.DEBUG,
+    "INFO": logging.INFO,
+    "WARN": logging.WARNING,
+    "ERROR": logging.ERROR,
+    "FATAL": logging.CRITICAL,
+    "OFF": logging.CRITICAL + 1,
+}
+MAX_LOGGERS = 200
+_NAME = re.compile(r"[A-Za-z_][\w.$-]{0,199}")
+
+_bound: dict[str, object] = {}
+_changed: dict[str, int] = {}
 
 
 class StructuredLogger:
     """Logs events; the bound fields are added to each of them."""
 
-    def __init__(self, **bound: object) -> None:
+    def __init__(self, logger: str = OWN, /, **bound: object) -> None:
+        self._logger = logging.getLogger(logger)
         self._bound = bound
+
+    def of(self, logger: str) -> StructuredLogger:
+        """Returns the same log under another logger, such as `tailrace.kafka`."""
+        return StructuredLogger(logger, **self._bound)
 
     def debug(self, event: str, **fields: object) -> None:
         self._write(logging.DEBUG, event, fields)
@@ -38,8 +79,9 @@ class StructuredLogger:
         self._write(logging.ERROR, event, fields)
 
     def _write(self, level: int, event: str, fields: dict[str, object]) -> None:
-        given = {name: value for name, value in fields.items() if value != ""}
-        _logger.log(level, event, extra={"fields": {**self._bound, **given}})
+        if self._logger.isEnabledFor(level):
+            given = {name: value for name, value in fields.items() if value != ""}
+            self._logger.log(level, event, extra={"fields": {**self._bound, **given}})
 
 
 class _Lines(logging.Formatter):
@@ -62,23 +104,82 @@ class _Json(logging.Formatter):
         line = {
             "at": _time(record).isoformat(timespec="milliseconds"),
             "level": record.levelname.lower(),
+            "logger": record.name,
             "event": record.getMessage(),
             **_fields(record),
         }
-        return json.dumps({name: mask(value) if isinstance(value, str) else value for name, value in line.items()})
+        return json.dumps(
+            {name: mask(value) if isinstance(value, str) else value for name, value in line.items()},
+            default=lambda value: mask(str(value)),
+        )
 
 
-def configure(*, as_json: bool) -> None:
-    """Sets up logging for the process. librdkafka's own log is off: its errors arrive as exceptions."""
+def configure(*, as_json: bool | None = None, **fields: object) -> None:
+    """Sets up logging for the process; `fields` are added to every line, also to those of libraries.
+
+    Without `as_json`, the environment variable TAILRACE_LOG decides (`text`, `json`), and otherwise whether stderr is a
+    terminal. librdkafka's own log is off: its errors arrive as exceptions.
+    """
     handler = logging.StreamHandler(sys.stderr)
-    handler.setFormatter(_Json() if as_json else _Lines())
+    handler.setFormatter(_Json() if _is_json(as_json) else _Lines())
     logging.basicConfig(level=logging.WARNING, handlers=[handler], force=True)
-    _logger.setLevel(logging.INFO)
-    logging.getLogger("librdkafka").setLevel(logging.CRITICAL + 1)
+    _bound.clear()
+    _bound.update(fields)
+    _changed.clear()
+    for name in LOGGERS:
+        logging.getLogger(name).setLevel(logging.NOTSET)
+    logging.getLogger(OWN).setLevel(logging.INFO)
+    logging.getLogger(LIBRDKAFKA).setLevel(LEVELS["OFF"])
+
+
+def _is_json(as_json: bool | None) -> bool:
+    if as_json is not None:
+        return as_json
+    chosen = os.environ.get(FORMAT_VARIABLE) or "auto"
+    if chosen not in FORMATS:
+        raise ConfigError(
+            f"{FORMAT_VARIABLE}={chosen!r} is not a format of log lines", remedy=f"Give one of: {', '.join(FORMATS)}."
+        )
+    return chosen == "json" or (chosen == "auto" and not sys.stderr.isatty())
+
+
+def levels() -> dict[str, tuple[str, int | None]]:
+    """Returns the level of each logger, and when it was changed (Unix milliseconds; None if never)."""
+    names = [ROOT, *sorted({*LOGGERS, *_changed} - {ROOT})]
+    return {name: (_level_name(_logger(name).getEffectiveLevel()), _changed.get(name)) for name in names}
+
+
+def set_level(logger: str, level: str) -> list[str]:
+    """Changes the level of a logger and of all known loggers below it; returns their names. `root` means all.
+
+    Other libraries log at INFO at most: at DEBUG, some of them print what they send, which may be payloads.
+    """
+    number = LEVELS.get(level.upper())
+    if number is None:
+        raise ConfigError(f"{level[:20]!r} is not a log level", remedy=f"Give one of: {', '.join(LEVELS)}.")
+    known = {ROOT, *LOGGERS, *_changed}
+    if logger not in known and (not _NAME.fullmatch(logger) or len(known) >= MAX_LOGGERS):
+        raise ConfigError(
+            f"{logger[:40]!r} is not the name of a logger", remedy=f"Give one of: {', '.join((ROOT, *LOGGERS))}."
+        )
+    names = known if logger == ROOT else {logger, *(each for each in known if each.startswith(f"{logger}."))}
+    for name in names:
+        is_own = name in (LIBRDKAFKA, OWN) or name.startswith(f"{OWN}.")
+        _logger(name).setLevel(number if is_own else max(number, logging.INFO))
+        _changed[name] = time.time_ns() // 1_000_000
+    return sorted(names)
+
+
+def _logger(name: str) -> logging.Logger:
+    return logging.getLogger(None if name == ROOT else name)
+
+
+def _level_name(number: int) -> str:
+    return next((name for name, least in LEVELS.items() if number <= least), "OFF")
 
 
 def _fields(record: logging.LogRecord) -> dict[str, Any]:
-    return getattr(record, "fields", {})
+    return {**_bound, **getattr(record, "fields", {})}
 
 
 def _time(record: logging.LogRecord) -> datetime:
@@ -87,4 +188,6 @@ def _time(record: logging.LogRecord) -> datetime:
 
 def _plain(value: object) -> str:
     text = str(value)
-    return json.dumps(text, ensure_ascii=False) if not text or " " in text or "\n" in text else text
+    if not text.isprintable():
+        return json.dumps(text)
+    return json.dumps(text, ensure_ascii=False) if not text or " " in text else text

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import typer
 
 from tailrace.cli import restore_default_handlers
+from tailrace.cli.log_option import LogJson
 from tailrace.errors import ConfigError, TailraceError, install_remedy
 from tailrace.worker import logs
 
@@ -22,7 +23,7 @@ DEFAULT_ATTRIBUTE = "app"
 
 def project(
     app: str = typer.Argument(..., help="The app, as module:attribute, such as shop.projections:app."),
-    log_json: bool = typer.Option(False, "--log-json", help="Log one JSON object a line."),
+    log_json: LogJson = None,
     reset: str | None = typer.Option(
         None,
         "--reset",
@@ -46,7 +47,7 @@ def project(
 
         tailrace project shop.projections:app
 
-        tailrace project shop.projections --log-json
+        tailrace project shop.projections --log-text
 
         tailrace project shop.projections:app --reset 2026-11-01T14:05Z --yes
 

@@ -14,7 +14,7 @@ from tailrace.schemas.registry.cache import RegistrySchemas
 from tailrace.schemas.registry.client import FetchedSchema, RegistryClient, RegistryOptions
 from tailrace.schemas.validators import BASE, ReferencedSchemas
 
-_log = logging.getLogger("tailrace")
+_log = logging.getLogger("tailrace.schemas")
 
 
 class ServiceSchemas(RegistrySchemas):
