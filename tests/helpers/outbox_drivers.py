@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import inspect
 import os
+import threading
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager
 from typing import Any
@@ -23,6 +24,8 @@ from sqlalchemy.ext.asyncio import AsyncSession, create_async_engine
 from sqlalchemy.orm import Session
 
 Work = Callable[[Any], Any]
+_lock = threading.Lock()
+_users: list[int] = []
 
 
 class RollBack(Exception):
@@ -303,12 +306,17 @@ class Django(PostgresClient):
 
 @contextmanager
 def _allowed() -> Iterator[None]:
-    """Lets Django's blocking connection be used in the coroutine of a test."""
-    os.environ["DJANGO_ALLOW_ASYNC_UNSAFE"] = "1"
+    """Lets Django's blocking connection be used in the coroutine of a test, also by several threads at once."""
+    with _lock:
+        _users.append(threading.get_ident())
+        os.environ["DJANGO_ALLOW_ASYNC_UNSAFE"] = "1"
     try:
         yield
     finally:
-        del os.environ["DJANGO_ALLOW_ASYNC_UNSAFE"]
+        with _lock:
+            _users.remove(threading.get_ident())
+            if not _users:
+                del os.environ["DJANGO_ALLOW_ASYNC_UNSAFE"]
 
 
 POSTGRES_CLIENTS = [

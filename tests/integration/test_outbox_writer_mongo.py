@@ -162,27 +162,46 @@ def test_a_second_write_of_an_event_id_is_success(
     asyncio.run(test())
 
 
-def test_200_concurrent_writers(mongo: MongoServer, client: MongoClient[dict[str, Any]], name: str) -> None:
+@every_driver
+def test_200_concurrent_writers(
+    kind: type[Pymongo], mongo: MongoServer, client: MongoClient[dict[str, Any]], name: str
+) -> None:
     """All write to one entity, half of them roll back; what is committed is there once."""
     outbox = Outbox(layout="document", table=f"{name}.outbox")
 
-    def write(number: int) -> str:
-        def work(session: Any) -> str:
-            receipt = outbox.add(session, REGISTERED, {"n": number}, aggregate=USER)
-            client[name].users.update_one({"_id": f"u-{number % 10}"}, {"$inc": {"n": 1}}, upsert=True, session=session)
+    async def write(service: Pymongo, number: int) -> str:
+        async def in_order(session: Any) -> str:
+            receipt = await resolved(outbox.add(session, REGISTERED, {"n": number}, aggregate=USER))
+            users = service.client[name].users
+            one = {"_id": f"u-{number % 10}"}
+            await resolved(users.update_one(one, {"$inc": {"n": 1}}, upsert=True, session=session))
             if number % 2:
-                session.abort_transaction()
+                await resolved(session.abort_transaction())
                 return ""
-            return receipt.id
+            return str(receipt.id)
 
-        with client.start_session() as session:
-            return session.with_transaction(work)
+        def work(session: Any) -> Any:
+            return in_order(session) if service.is_async else _run(in_order(session))
 
-    with ThreadPoolExecutor(200) as threads:
-        written = [event for event in threads.map(write, range(200)) if event]
+        async with service.session() as session:
+            return str(await service.with_transaction(session, work))
+
+    async def as_tasks() -> list[str]:
+        service = kind(mongo.uri)
+        written = await asyncio.gather(*(write(service, number) for number in range(200)))
+        await service.close()
+        return written
+
+    if kind.is_async:
+        written = asyncio.run(as_tasks())
+    else:
+        service = kind(mongo.uri)
+        with ThreadPoolExecutor(200) as threads:
+            written = list(threads.map(lambda number: asyncio.run(write(service, number)), range(200)))
+        service.client.close()
     found = documents(client, name)
     assert [document["payload"]["n"] for document in found] == list(range(0, 200, 2))
-    assert sorted(document["event_id"] for document in found) == sorted(written)
+    assert sorted(document["event_id"] for document in found) == sorted(filter(None, written))
 
 
 BAD: dict[str, tuple[object, str]] = {
