@@ -22,13 +22,13 @@ def early(self):
         self._following.idle(self._token)
     return found
 MongoSource._next_batch = early
-from tailrace.sources.mongo.changes import Changes
-feed = Changes.feed_all
+from tailrace.sources.mongo.changes import ChangeFollower
+feed = ChangeFollower.feed_all
 def careless(self, raw):
     token, self._token = self._token, {"_data": ""}
     feed(self, raw)
     self._token = max(token, self._token, key=lambda each: each["_data"])
-Changes.feed_all = careless
+ChangeFollower.feed_all = careless
 """
 # Only the time is stored: a transaction that was cut is read from its beginning again.
 TIME_ONLY = """
@@ -42,12 +42,12 @@ def by_time(self, start):
         start = {"startAtOperationTime": Timestamp(*time.pair)}
     return begin(self, start)
 source.MongoSource._follow = by_time
-from tailrace.sources.mongo.changes import Changes
-feed = Changes.feed_all
+from tailrace.sources.mongo.changes import ChangeFollower
+feed = ChangeFollower.feed_all
 def forgetful(self, raw):
     self._token = {"_data": ""}
     feed(self, raw)
-Changes.feed_all = forgetful
+ChangeFollower.feed_all = forgetful
 """
 # Documents inserted after the stream's beginning are also read from the collection.
 NOTHING_LATER = """

@@ -14,7 +14,7 @@ from tailrace.errors import AccessRefused, CollectionGone, EventTooLarge, Histor
 from tailrace.positions.base import Position
 from tailrace.positions.mongo import TokenPosition
 from tailrace.sources.mongo.change_stream import ChangeStreamCursor
-from tailrace.sources.mongo.changes import Changes, server_token
+from tailrace.sources.mongo.changes import ChangeFollower, server_token
 from tailrace.sources.mongo.client import Client, connect, identify, translated_errors
 from tailrace.sources.mongo.documents import DocumentConverter
 from tailrace.sources.mongo.options import MongoOptions, can_split
@@ -106,7 +106,7 @@ def first_waiting(client: Client, options: MongoOptions, stored: TokenPosition, 
             batch = cursor.more(wait_ms=WAIT_MS)
     finally:
         cursor.close()
-    following = Changes(stored, DocumentConverter.of(options))
+    following = ChangeFollower(stored, DocumentConverter.of(options))
     for change in batch.changes:
         following.feed(change)
         if following.rows:

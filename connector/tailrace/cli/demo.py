@@ -9,7 +9,7 @@ from contextlib import closing
 import typer
 
 from tailrace.cli.output import emit_json
-from tailrace.cli.stack import Version
+from tailrace.cli.stack import PostgresVersion
 from tailrace.errors import install_remedy
 from tailrace.testkit.demo.display import display_for
 from tailrace.testkit.demo.environment import DemoEnvironment
@@ -20,7 +20,7 @@ def demo(
     seconds: int = typer.Option(15, "--seconds", min=2, max=3600, help="How long the services write."),
     keep: bool = typer.Option(False, "--keep", help="Keep everything running afterwards, until Ctrl-C."),
     seed: int | None = typer.Option(None, "--seed", min=0, help="Repeat the events of an earlier run."),
-    postgres: Version = typer.Option(Version.V16, "--postgres", help="The version of Postgres."),
+    postgres: PostgresVersion = typer.Option(PostgresVersion.V16, "--postgres", help="The version of Postgres."),
     as_json: bool = typer.Option(
         False, "--json", help="Print the verdict as one JSON object; everything else goes to stderr."
     ),

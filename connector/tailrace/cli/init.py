@@ -16,7 +16,7 @@ from tailrace.cli.output import say
 from tailrace.cli.starter_files import (
     MARKS_HELP,
     ROLE,
-    Outbox,
+    ChosenOutbox,
     chosen_outbox,
     require_name,
     starter_files,
@@ -83,7 +83,7 @@ def init(
         say(line)
 
 
-def _next_steps(folder: Path, name: str, outbox: Outbox) -> list[str]:
+def _next_steps(folder: Path, name: str, outbox: ChosenOutbox) -> list[str]:
     file = shlex.quote(str(folder / f"{name}.yaml"))
     if outbox.is_mongo:
         commands = shlex.quote(str(folder / f"{name}.js"))

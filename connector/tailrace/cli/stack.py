@@ -28,7 +28,7 @@ AS_JSON = typer.Option(False, "--json", help="Print one JSON object instead of a
 EXIT_NOT_UP = 1
 
 
-class Version(StrEnum):
+class PostgresVersion(StrEnum):
     """The Postgres versions to choose from."""
 
     V16 = "16"
@@ -37,7 +37,7 @@ class Version(StrEnum):
 
 @app.command()
 def up(
-    postgres: Version = typer.Option(Version.V16, "--postgres", help="The version of Postgres."),
+    postgres: PostgresVersion = typer.Option(PostgresVersion.V16, "--postgres", help="The version of Postgres."),
     mongo: bool = typer.Option(False, "--mongo", help="Also start MongoDB (a replica set of one)."),
     export: bool = typer.Option(False, "--export", help="Print only the export lines, for `eval`."),
     as_json: bool = AS_JSON,

@@ -133,7 +133,7 @@ _SCHEMA = {
 }
 
 
-class Outbox(NamedTuple):
+class ChosenOutbox(NamedTuple):
     """The outbox of a new pipeline: its layout, and its table or collection."""
 
     layout: str
@@ -147,7 +147,7 @@ class Outbox(NamedTuple):
         return Path("schemas") / type_name / "1.json"
 
 
-def chosen_outbox(layout: str | None, *, mongo: bool, table: str | None, collection: str | None) -> Outbox:
+def chosen_outbox(layout: str | None, *, mongo: bool, table: str | None, collection: str | None) -> ChosenOutbox:
     """Returns the outbox that the options of a command mean; raises for options that contradict each other."""
     if layout is not None and layout not in LAYOUTS:
         raise ConfigError(f"there is no layout {layout!r}", remedy=f"Choose one of {', '.join(LAYOUTS)}.")
@@ -163,10 +163,10 @@ def chosen_outbox(layout: str | None, *, mongo: bool, table: str | None, collect
             f"the layout {layout} is a table in Postgres, not a collection in MongoDB",
             remedy="Leave --mongo and --collection out, or choose --layout document.",
         )
-    return Outbox(layout, is_mongo, (collection or COLLECTION) if is_mongo else table or TABLES[layout])
+    return ChosenOutbox(layout, is_mongo, (collection or COLLECTION) if is_mongo else table or TABLES[layout])
 
 
-def starter_files(name: str, outbox: Outbox, *, marks: str = "none") -> dict[Path, str]:
+def starter_files(name: str, outbox: ChosenOutbox, *, marks: str = "none") -> dict[Path, str]:
     """Returns the files of a first pipeline, by their path in its folder."""
     values = {
         "name": name,
@@ -190,7 +190,7 @@ def starter_files(name: str, outbox: Outbox, *, marks: str = "none") -> dict[Pat
     }
 
 
-def setup_script(name: str, outbox: Outbox, role: str, *, by_day: bool = False, marks: str = "none") -> str:
+def setup_script(name: str, outbox: ChosenOutbox, role: str, *, by_day: bool = False, marks: str = "none") -> str:
     """Returns the SQL, or the commands for mongosh, that create the outbox and a role (a user) that tails it."""
     require_name(name)
     if marks not in MARKS:

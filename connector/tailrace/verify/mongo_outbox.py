@@ -20,7 +20,7 @@ from tailrace.positions.base import Position, is_streaming
 from tailrace.positions.first_read import LEFT_OUT, UNCERTAIN, FirstRead
 from tailrace.positions.mongo import ClusterTime, TokenPosition
 from tailrace.sources.mongo.change_stream import ChangeStreamCursor
-from tailrace.sources.mongo.changes import Changes, server_token
+from tailrace.sources.mongo.changes import ChangeFollower, server_token
 from tailrace.sources.mongo.client import collection_ids, connect, identify, translated_errors
 from tailrace.sources.mongo.decoding import concatenated, decoded
 from tailrace.sources.mongo.documents import Document, DocumentConverter, created_ms
@@ -118,7 +118,7 @@ class MongoOutboxReader:
         watched = self._options.watched
         stages = watched.stages({"startAfter": server_token(start.token)}, splits=self._splits)
         cursor = ChangeStreamCursor(self._client, watched, stages)
-        changes = Changes(start, self._documents)
+        changes = ChangeFollower(start, self._documents)
         doing = "following the change stream behind the stored position"
         try:
             for batch in cursor.until(self._end, doing, wait_ms=WAIT_MS, reached=start.time):

@@ -25,7 +25,7 @@ STOP_SECONDS = 0.1
 """How often the wait checks for an answer or a request to stop."""
 
 
-class Probe(NamedTuple):
+class ServerProbe(NamedTuple):
     """A test whether a server answers. Each call asks again, and must be bounded in time."""
 
     server: str
@@ -56,7 +56,7 @@ class ServerOutage:
         """Forgets the outage: the pipeline runs again."""
         self._unavailable.clear()
 
-    def wait(self, seconds: float, stopped: threading.Event, probe: Probe | None) -> bool:
+    def wait(self, seconds: float, stopped: threading.Event, probe: ServerProbe | None) -> bool:
         """Waits that long, or until stopped. Returns True if the server answered and the wait ended early."""
         if probe is None:
             stopped.wait(seconds)
@@ -72,7 +72,7 @@ class ServerOutage:
             stopped.wait(min(settle, max(0.0, deadline - time.monotonic())))
         return back.is_set()
 
-    def _ask(self, probe: Probe, back: threading.Event, over: threading.Event) -> None:
+    def _ask(self, probe: ServerProbe, back: threading.Event, over: threading.Event) -> None:
         while not over.is_set():
             answers = probe.answers()
             if over.is_set():

@@ -51,7 +51,7 @@ from tailrace.state.stored_state import StoredState, require_position_known, req
 from tailrace.wakeup import Wakeup
 from tailrace.worker.alerts import Alerts
 from tailrace.worker.logs import StructuredLogger
-from tailrace.worker.marks.marker import Marker
+from tailrace.worker.marks.marker import DeliveryMarker
 from tailrace.worker.marks.postgres import PostgresMarks
 from tailrace.worker.marks.store import MarkStore
 from tailrace.worker.options import (
@@ -69,7 +69,7 @@ from tailrace.worker.options import (
     sequence_check,
     source_options,
 )
-from tailrace.worker.outage import Probe, listens
+from tailrace.worker.outage import ServerProbe, listens
 from tailrace.worker.rules import PipelineRules
 from tailrace.worker.schemas import PipelineSchemas
 from tailrace.worker.webhook import WebhookOptions
@@ -143,12 +143,12 @@ class Wiring:
             return ()
         return tuple(each for each in found if isinstance(each, LsnPosition))
 
-    def marker(self, publisher: Publisher, warn: Callable[[TailraceError], None]) -> Marker | None:
+    def marker(self, publisher: Publisher, warn: Callable[[TailraceError], None]) -> DeliveryMarker | None:
         """Creates the writer of delivery marks; None if there are none."""
         settings = self.settings
         if settings.marks == "none":
             return None
-        marker = Marker(
+        marker = DeliveryMarker(
             self._mark_store(),
             self.kafka,
             rows=settings.marks == "rows",
@@ -270,20 +270,22 @@ class Wiring:
             return None
         return StoredSequences(self.kafka, admin, check)
 
-    def probe(self, error: TailraceError) -> Probe | None:
+    def probe(self, error: TailraceError) -> ServerProbe | None:
         """Returns a cheap test whether the server of an error is available; None for other errors."""
         if isinstance(error, KafkaUnavailable | OutcomeUnknown):
-            return Probe("kafka", answering(self.kafka))
+            return ServerProbe("kafka", answering(self.kafka))
         registry = self.settings.schemas.registry if self.settings.schemas else None
         if isinstance(error, RegistryUnavailable) and registry is not None:
-            return Probe("registry", partial(listens, registry.url))
+            return ServerProbe("registry", partial(listens, registry.url))
         if not isinstance(error, SourceUnavailable):
             return None
         if isinstance(self.database, MongoOptions):
             from tailrace.sources.mongo.client import has_primary
 
-            return Probe("mongo", partial(has_primary, self.database.uri, app_name=f"{self.database.app_name} (probe)"))
-        return Probe("postgres", partial(is_up, self.database.conninfo))
+            return ServerProbe(
+                "mongo", partial(has_primary, self.database.uri, app_name=f"{self.database.app_name} (probe)")
+            )
+        return ServerProbe("postgres", partial(is_up, self.database.conninfo))
 
     def alerts(self, log: StructuredLogger) -> Alerts:
         """Creates the alerts, with their thread. Call once per process."""

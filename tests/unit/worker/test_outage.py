@@ -5,13 +5,13 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 
-from tailrace.worker.outage import Probe, ServerOutage
+from tailrace.worker.outage import ServerOutage, ServerProbe
 
 HOUR = 3600.0
 SHORT = 0.05
 
 
-def probe_with(*answers: bool) -> tuple[Probe, Callable[[], int]]:
+def probe_with(*answers: bool) -> tuple[ServerProbe, Callable[[], int]]:
     """Returns a probe with these answers, the last one repeated, and a function that counts its calls."""
     asked: list[bool] = []
 
@@ -19,7 +19,7 @@ def probe_with(*answers: bool) -> tuple[Probe, Callable[[], int]]:
         asked.append(answers[min(len(asked), len(answers) - 1)])
         return asked[-1]
 
-    return Probe("kafka", next_answer), lambda: len(asked)
+    return ServerProbe("kafka", next_answer), lambda: len(asked)
 
 
 def test_a_server_that_comes_back_ends_the_wait() -> None:
@@ -54,7 +54,7 @@ def test_a_stop_does_not_wait_for_a_probe_that_hangs() -> None:
         return hangs.wait(HOUR)
 
     threading.Thread(target=lambda: (asked.wait(60), stopped.set()), daemon=True).start()
-    assert not ServerOutage().wait(HOUR, stopped, Probe("kafka", answers))
+    assert not ServerOutage().wait(HOUR, stopped, ServerProbe("kafka", answers))
     hangs.set()
 
 

@@ -83,7 +83,7 @@ class DlqContext:
         return NewRows(source_options(self.settings, columns), self.settings.outbox.layout, columns)
 
 
-class _Cluster(Section):
+class _ClusterSettings(Section):
     """The Kafka section of a pipeline's file, without the file."""
 
     kafka: KafkaSettings
@@ -166,7 +166,7 @@ def _brokers(bootstrap: str, kafka_settings: list[str]) -> KafkaOptions:
         except UnresolvedError as error:
             raise ConfigError(f"--kafka-setting {name} cannot be resolved: {error.why}", remedy=error.remedy) from None
     try:
-        kafka = _Cluster.model_validate({"kafka": {"bootstrap": bootstrap, "settings": given}}).kafka
+        kafka = _ClusterSettings.model_validate({"kafka": {"bootstrap": bootstrap, "settings": given}}).kafka
     except ValidationError as error:
         problem = found_problems(error, {"kafka": {"bootstrap": bootstrap, "settings": dict.fromkeys(given, "")}})[0]
         raise ConfigError(f"{'.'.join(problem.place)} {problem.what}", remedy=problem.remedy) from None

@@ -55,10 +55,10 @@ def bar(title: str, *, quiet: bool) -> Iterator[ShowProgress]:
             task = drawn.add_task(title, total=1.0, words="")
             yield lambda share, words: drawn.update(task, completed=share, words=words)
     else:
-        yield _Lines(title)
+        yield _ProgressLines(title)
 
 
-class _Lines:
+class _ProgressLines:
     def __init__(self, title: str) -> None:
         self._title = title
         self._next = time.monotonic() + EVERY_SECONDS

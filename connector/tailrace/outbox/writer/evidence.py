@@ -17,7 +17,7 @@ from tailrace.errors import EventDeadLettered, ReceiptUnavailable
 from tailrace.outbox.writer.polling import Check
 from tailrace.outbox.writer.requests import PARAMETER, Query, Steps
 from tailrace.outbox.writer.rows import RowLayout
-from tailrace.outbox.writer.table import TableColumn, exists_condition
+from tailrace.outbox.writer.table import ColumnInfo, exists_condition
 from tailrace.sql_names import quote, split_table
 
 UNDEFINED = frozenset({"42703", "42P01", "3F000"})
@@ -37,7 +37,7 @@ DEAD = {"status": "failed", "delivery_status": "dlq"}
 """The value of a status column of a row that is dead-lettered."""
 
 
-class Evidence(NamedTuple):
+class DeliveryEvidence(NamedTuple):
     """What an outbox says about its pipeline: its name, its slot, and the kind of its marks."""
 
     pipeline: str | None
@@ -45,7 +45,7 @@ class Evidence(NamedTuple):
     marks: str
 
     @classmethod
-    def of(cls, pipeline: str | None, slot: str | None, marks: str) -> Evidence:
+    def of(cls, pipeline: str | None, slot: str | None, marks: str) -> DeliveryEvidence:
         return cls(pipeline, slot or (None if pipeline is None else f"tailrace_{_plain(pipeline)}"), marks)
 
     def relation(self, table: str) -> str:
@@ -75,7 +75,7 @@ def is_confirmed(end: str, slot: str | None) -> Check:
 
 
 def is_marked(
-    event_id: str, evidence: Evidence, table: str, layout: RowLayout, id_column: str, id_type: TableColumn
+    event_id: str, evidence: DeliveryEvidence, table: str, layout: RowLayout, id_column: str, id_type: ColumnInfo
 ) -> Check:
     """Returns a check whether the event is marked as published."""
     if layout.mark is None or (evidence.marks == "watermark" and evidence.pipeline is None):

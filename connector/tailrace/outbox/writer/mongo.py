@@ -15,10 +15,10 @@ import orjson
 from tailrace.errors import EventExists, EventInvalid, LayoutMismatch, NotCommitted, ReceiptUnavailable
 from tailrace.outbox.layouts import ColumnMap
 from tailrace.outbox.writer.event import PreparedEvent
-from tailrace.outbox.writer.evidence import DEAD, Evidence, dead_lettered
+from tailrace.outbox.writer.evidence import DEAD, DeliveryEvidence, dead_lettered
 from tailrace.outbox.writer.polling import poll
 from tailrace.outbox.writer.pressure import Pressure, mongo_pressure
-from tailrace.outbox.writer.requests import CollectionExists, Find, Insert, Steps
+from tailrace.outbox.writer.requests import CollectionExists, Find, InsertDocuments, Steps
 from tailrace.outbox.writer.rows import RowLayout
 from tailrace.schemas.strict_json import Json
 
@@ -44,7 +44,7 @@ class MongoOutbox:
         # An insert of an existing id would abort the transaction, so given ids are looked for by the same command.
         skip_existing = self._layout.repeatable and any(event.id_given for event in events)
         try:
-            added: int = yield Insert(self._name, documents, self._columns.id if skip_existing else None)
+            added: int = yield InsertDocuments(self._name, documents, self._columns.id if skip_existing else None)
         except Exception as error:
             if DUPLICATE_KEY in (getattr(error, "code", None), *_codes(error)):
                 raise EventExists(
@@ -69,7 +69,7 @@ class MongoOutbox:
         found = yield Find(self._name, {self._columns.id: event_id}, [self._columns.id])
         return found is not None
 
-    def wait(self, event_id: str, evidence: Evidence, *, timeout: float | None) -> Steps[None]:
+    def wait(self, event_id: str, evidence: DeliveryEvidence, *, timeout: float | None) -> Steps[None]:
         """Returns when the event's document is marked as published. Raises ReceiptUnavailable without marks."""
         mark = self._layout.mark
         if evidence.marks != "rows" or mark is None:
@@ -94,7 +94,7 @@ class MongoOutbox:
 
         yield from poll(check, timeout)
 
-    def pressure(self, evidence: Evidence) -> Steps[Pressure]:
+    def pressure(self, evidence: DeliveryEvidence) -> Steps[Pressure]:
         return mongo_pressure(self._name, self._layout, self._columns, evidence)
 
     def _document(self, event: PreparedEvent) -> dict[str, Any]:

@@ -24,7 +24,7 @@ import orjson
 from tailrace.errors import ConfigError, EventInvalid, Rejected
 from tailrace.outbox.writer.drivers.base import Driver, driver_for
 from tailrace.outbox.writer.event import NewEvent, PreparedEvent, trace_context, uuid7
-from tailrace.outbox.writer.evidence import Evidence
+from tailrace.outbox.writer.evidence import DeliveryEvidence
 from tailrace.outbox.writer.mongo import MongoOutbox
 from tailrace.outbox.writer.payload import MAX_BYTES, Payload, PayloadWriter
 from tailrace.outbox.writer.postgres import PostgresOutbox
@@ -85,7 +85,7 @@ class Outbox:
         if topic is not None and not self._has_topic:
             raise ConfigError(f"topic={topic!r} has no effect", why=_NO_TOPIC, remedy=_ROUTED)
         self._topic = topic
-        self._evidence = Evidence.of(pipeline, slot, marks)
+        self._evidence = DeliveryEvidence.of(pipeline, slot, marks)
         self._payloads = PayloadWriter(default, max_bytes)
         self._validate = None if schemas is None else _validator(schemas, without_schema, max_bytes)
         self._rules = None if rules is None else RuleSet.of(rules)

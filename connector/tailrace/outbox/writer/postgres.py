@@ -17,7 +17,7 @@ from tailrace.errors import (
 )
 from tailrace.outbox.layouts import ColumnMap
 from tailrace.outbox.writer.event import PreparedEvent
-from tailrace.outbox.writer.evidence import UNDEFINED, Evidence, is_confirmed, is_marked, sqlstate
+from tailrace.outbox.writer.evidence import UNDEFINED, DeliveryEvidence, is_confirmed, is_marked, sqlstate
 from tailrace.outbox.writer.payload import PayloadWriter
 from tailrace.outbox.writer.polling import poll
 from tailrace.outbox.writer.pressure import PostgresPressure, Pressure
@@ -86,7 +86,7 @@ class PostgresOutbox:
         found = yield Query(f"SELECT {condition}", (event_id,))
         return bool(found[0][0])
 
-    def wait(self, event_id: str, evidence: Evidence, *, timeout: float | None) -> Steps[None]:
+    def wait(self, event_id: str, evidence: DeliveryEvidence, *, timeout: float | None) -> Steps[None]:
         """Returns when the event is published. Raises NotCommitted, ReceiptUnavailable or NotPublishedYet."""
         table = self._table
         if table is None:
@@ -98,7 +98,7 @@ class PostgresOutbox:
             id_type = table[self._columns.id]
             yield from poll(is_marked(event_id, evidence, self._name, self._layout, self._columns.id, id_type), timeout)
 
-    def pressure(self, evidence: Evidence) -> Steps[Pressure]:
+    def pressure(self, evidence: DeliveryEvidence) -> Steps[Pressure]:
         table = self._table
         if table is None:
             table = yield from self._inspect()

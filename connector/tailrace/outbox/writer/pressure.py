@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 from tailrace.errors import ConfigError
 from tailrace.outbox.layouts import ColumnMap
-from tailrace.outbox.writer.evidence import DEAD, SLOT_CONDITION, Evidence, dead_condition, several_slots
+from tailrace.outbox.writer.evidence import DEAD, SLOT_CONDITION, DeliveryEvidence, dead_condition, several_slots
 from tailrace.outbox.writer.requests import PARAMETER, Count, Query, Sleep, Steps
 from tailrace.outbox.writer.rows import RowLayout
 from tailrace.outbox.writer.table import Table
@@ -121,7 +121,7 @@ class PostgresPressure:
         self._columns = columns
         self._samples = Samples()
 
-    def steps(self, evidence: Evidence, table: Table) -> Steps[Pressure]:
+    def steps(self, evidence: DeliveryEvidence, table: Table) -> Steps[Pressure]:
         rows = yield Query(_SLOT, (evidence.slot, evidence.slot))
         if len(rows) > 1:
             raise several_slots([str(row[0]) for row in rows])
@@ -161,7 +161,7 @@ class PostgresPressure:
         )
         return (max(0.0, seconds) if pending else 0.0), pending
 
-    def _by_watermark(self, evidence: Evidence) -> Steps[float | None]:
+    def _by_watermark(self, evidence: DeliveryEvidence) -> Steps[float | None]:
         """Returns when the watermark was written: what was committed before it, and is not passed, is not counted."""
         beside = f"{quote(split_table(self._name)[0])}.tailrace_watermark"
         rows = yield Query(
@@ -193,7 +193,7 @@ def _first_id(at: float) -> str:
     return f"{milliseconds >> 16:08x}-{milliseconds & 0xFFFF:04x}-7000-8000-000000000000"
 
 
-def mongo_pressure(name: str, layout: RowLayout, columns: ColumnMap, evidence: Evidence) -> Steps[Pressure]:
+def mongo_pressure(name: str, layout: RowLayout, columns: ColumnMap, evidence: DeliveryEvidence) -> Steps[Pressure]:
     """Counts the documents that are not marked as published; without row marks nothing is known."""
     if evidence.marks != "rows" or layout.mark is None:
         return Pressure(None, None, None, None, "nothing in MongoDB shows what is published without row marks")

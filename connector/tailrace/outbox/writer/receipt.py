@@ -8,7 +8,7 @@ from typing import Any, cast
 
 from tailrace.errors import ConfigError
 from tailrace.outbox.writer.drivers.base import Driver, Reader, driver_for
-from tailrace.outbox.writer.evidence import Evidence
+from tailrace.outbox.writer.evidence import DeliveryEvidence
 from tailrace.outbox.writer.mongo import MongoOutbox
 from tailrace.outbox.writer.postgres import PostgresOutbox
 from tailrace.outbox.writer.requests import Handle, Steps, run, run_async
@@ -20,7 +20,12 @@ class Receipt:
     __slots__ = ("_evidence", "_outbox", "_reader", "created", "id")
 
     def __init__(
-        self, event_id: str, created: bool, reader: Reader, outbox: PostgresOutbox | MongoOutbox, evidence: Evidence
+        self,
+        event_id: str,
+        created: bool,
+        reader: Reader,
+        outbox: PostgresOutbox | MongoOutbox,
+        evidence: DeliveryEvidence,
     ) -> None:
         self.id = event_id
         self.created = created

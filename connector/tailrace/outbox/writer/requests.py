@@ -26,7 +26,7 @@ class InsertRows(NamedTuple):
     parameters: Sequence[Any] = ()
 
 
-class Insert(NamedTuple):
+class InsertDocuments(NamedTuple):
     """Insert documents with one command. With `key`, those that exist already by that field are left as they are; the
     answer is then how many were inserted."""
 
@@ -66,7 +66,7 @@ Handle = Any
 """A connection, session or other object of a driver, which is not imported here."""
 Answer = Any
 """A driver's answer to a request."""
-Request = Query | InsertRows | Insert | Find | CollectionExists | Count | Sleep
+Request = Query | InsertRows | InsertDocuments | Find | CollectionExists | Count | Sleep
 Value = TypeVar("Value")
 Steps = Generator[Request, Any, Value]
 

@@ -27,7 +27,7 @@ ORDER BY a.attnum"""  # noqa: S608 - the marker of a parameter
 _VERSIONS = ("aggregate_version", "entity_version")
 
 
-class TableColumn(NamedTuple):
+class ColumnInfo(NamedTuple):
     """A column: its type without a length, the length of text, whether NULL is refused, whether an INSERT must fill
     it, whether it may, and whether it is unique by itself."""
 
@@ -40,7 +40,7 @@ class TableColumn(NamedTuple):
     unique: bool
 
 
-Table = dict[str, TableColumn]
+Table = dict[str, ColumnInfo]
 
 
 def catalog_query(table: str) -> Query:
@@ -48,7 +48,7 @@ def catalog_query(table: str) -> Query:
 
 
 def read_catalog(table: str, rows: Iterable[tuple[Any, ...]]) -> Table:
-    found = {name: TableColumn(*described) for name, *described in rows}
+    found = {name: ColumnInfo(*described) for name, *described in rows}
     if not found:
         raise LayoutMismatch(
             f"there is no table {table}",
@@ -130,7 +130,7 @@ def checks_of(table: Table, columns: tuple[str, ...]) -> tuple[tuple[tuple[int, 
     return limits, tuple(at for at, column in enumerate(columns) if table[column].not_null)
 
 
-def exists_condition(name: str, id_column: str, id_type: TableColumn, also: str = "") -> str:
+def exists_condition(name: str, id_column: str, id_type: ColumnInfo, also: str = "") -> str:
     """Returns the SQL condition that a table has a row with an id, for which `also` holds; it has one parameter."""
     wanted = cast_text(f"CAST({PARAMETER} AS text)", id_type)
     return f"EXISTS (SELECT FROM {quote_table(name)} WHERE {quote(id_column)} = {wanted}{also})"
@@ -171,7 +171,7 @@ def to_text(value: object) -> str | None:
     return str(value)
 
 
-def cast_text(text: str, column: TableColumn) -> str:
+def cast_text(text: str, column: ColumnInfo) -> str:
     """Returns an SQL expression for a text parameter as a value of the column."""
     if column.is_text:
         return text

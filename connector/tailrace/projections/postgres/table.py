@@ -16,7 +16,7 @@ Row = tuple[Any, ...]
 Names = tuple[str, ...]
 
 
-class TableColumn(NamedTuple):
+class ProjectionColumn(NamedTuple):
     """A column. `exact`: its collation is deterministic. `required`: NOT NULL without a default."""
 
     type: str
@@ -30,7 +30,7 @@ class Table:
     """A table. `bound`: its rows depend on other rows (triggers, foreign keys). `checked`: it has CHECK constraints."""
 
     name: str
-    columns: Mapping[str, TableColumn]
+    columns: Mapping[str, ProjectionColumn]
     bound: bool
     checked: bool
     _statements: dict[tuple[Names, Names | None], str] = field(default_factory=dict)
@@ -140,4 +140,4 @@ async def look_up(connection: AsyncConnection[Any], table: str) -> Table:
             why="A handler writes to it. Names are case-sensitive.",
             remedy="Create it (PostgresStore's `tables` does at each start), or fix the name.",
         )
-    return Table(name, {each: TableColumn(*about) for each, *about in columns}, *found)
+    return Table(name, {each: ProjectionColumn(*about) for each, *about in columns}, *found)

@@ -96,7 +96,7 @@ class FetchedSchema:
         return stated_version(self.document) or Version(self.number)
 
 
-class Found(NamedTuple):
+class RegisteredNumber(NamedTuple):
     """The number and ids under which a schema is registered."""
 
     registered: RegistryIds
@@ -199,7 +199,9 @@ class RegistryClient:
         registered = RegistryIds(id) if isinstance(id, int) else RegistryIds(0, id)
         return FetchedSchema(f"schema {id}", 1, KINDS[kind], document, references, registered, place)
 
-    def lookup(self, subject: str, document: Json, kind: Kind, references: Sequence[Reference] = ()) -> Found | None:
+    def lookup(
+        self, subject: str, document: Json, kind: Kind, references: Sequence[Reference] = ()
+    ) -> RegisteredNumber | None:
         """Returns where exactly this schema is registered; None if it is not. Whitespace makes no difference."""
         schema = _schema(document, kind, references)
         try:
@@ -208,9 +210,11 @@ class RegistryClient:
             return None
         if answer.version is None:
             raise self._odd("a schema came without its version")
-        return Found(answer.registered, answer.version)
+        return RegisteredNumber(answer.registered, answer.version)
 
-    def register(self, subject: str, document: Json, kind: Kind, references: Sequence[Reference] = ()) -> Found:
+    def register(
+        self, subject: str, document: Json, kind: Kind, references: Sequence[Reference] = ()
+    ) -> RegisteredNumber:
         """Registers a schema, or finds it registered. Raises SchemaError if the registry rejects it."""
         schema = _schema(document, kind, references)
         try:

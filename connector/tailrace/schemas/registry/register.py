@@ -15,7 +15,7 @@ from tailrace.errors import SchemaError
 from tailrace.schema_versions import ANNOTATION, Version, stated_version
 from tailrace.schemas.compiled import CompiledSchema, Reference, SchemaSet
 from tailrace.schemas.json_schema import DRAFTS
-from tailrace.schemas.registry.client import Found, RegistryClient
+from tailrace.schemas.registry.client import RegisteredNumber, RegistryClient
 from tailrace.schemas.strict_json import Json
 
 SubjectOf = Callable[[CompiledSchema], str]
@@ -27,7 +27,7 @@ class RegistryEntry(NamedTuple):
 
     schema: CompiledSchema
     subject: str
-    found: Found | None
+    found: RegisteredNumber | None
     changed: bool = False
 
 
@@ -108,7 +108,7 @@ def _with_draft(schema: CompiledSchema) -> Json:
 
 def _lookup(
     client: RegistryClient, subject: str, schema: CompiledSchema, references: tuple[Reference, ...]
-) -> Found | None:
+) -> RegisteredNumber | None:
     """Finds a schema by its content, with or without its version: other tools register the file as it is."""
     found = client.lookup(subject, stated(schema), schema.kind, references)
     if found is None and "." in schema.version.text and stated_version(schema.document) is None:

@@ -26,7 +26,7 @@ TIMESTAMP = "82"
 """The prefix of tokens that begin with a cluster time: all tokens since MongoDB 4.2."""
 
 
-class Changes:
+class ChangeFollower:
     """Follows the stream from `start`: call `feed` for each change, and take `rows` and `position` in between."""
 
     def __init__(

@@ -23,7 +23,7 @@ from tailrace.positions.recovery_mark import require_complete
 from tailrace.sources.bounded import read_page, row_bytes
 from tailrace.sources.mongo import start_where
 from tailrace.sources.mongo.change_stream import ChangeStreamCursor, ChangeStreamThread
-from tailrace.sources.mongo.changes import Changes, plain_token, server_token, token_time
+from tailrace.sources.mongo.changes import ChangeFollower, plain_token, server_token, token_time
 from tailrace.sources.mongo.client import Client, ServerFacts, collection_ids, connect, identify, translated_errors
 from tailrace.sources.mongo.decoding import decoded
 from tailrace.sources.mongo.documents import DocumentConverter
@@ -93,7 +93,7 @@ class MongoSource:
         start = self._begin(stored, found, facts)
         if start != stored:
             store(start)
-        self._following = Changes(start, self._documents, passing=facts.now if options.adopt else None)
+        self._following = ChangeFollower(start, self._documents, passing=facts.now if options.adopt else None)
         if start.collection_read is not None:
             self._leave()
             self._open_collection(start, fresh=stored is None or stored.collection_read is None)

@@ -42,7 +42,7 @@ IDLE_SHARE = 0.5
 LEAVE_SECONDS = 2.0
 
 
-class Marker:
+class DeliveryMarker:
     """One for each attempt. `committed` is called by the publisher's thread, `close` by the supervisor's."""
 
     def __init__(

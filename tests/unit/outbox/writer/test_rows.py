@@ -14,15 +14,15 @@ from tailrace.outbox.specs import layout_map
 from tailrace.outbox.writer.drivers.base import driver_for, numbered, percent_style
 from tailrace.outbox.writer.requests import PARAMETER
 from tailrace.outbox.writer.rows import LAYOUTS, column_map, layout_named
-from tailrace.outbox.writer.table import TableColumn, plan_insert
+from tailrace.outbox.writer.table import ColumnInfo, plan_insert
 
-ID = TableColumn("uuid", is_text=False, length=None, not_null=True, required=True, writable=True, unique=True)
+ID = ColumnInfo("uuid", is_text=False, length=None, not_null=True, required=True, writable=True, unique=True)
 TABLE = {
     "id": ID,
-    "name": TableColumn(
+    "name": ColumnInfo(
         "character varying", is_text=True, length=3, not_null=True, required=True, writable=True, unique=False
     ),
-    "payload": TableColumn(
+    "payload": ColumnInfo(
         "bytea", is_text=False, length=None, not_null=False, required=False, writable=True, unique=False
     ),
 }

@@ -10,14 +10,14 @@ from uuid import UUID
 
 import pytest
 
-from tailrace.projections.postgres.table import Table, TableColumn
+from tailrace.projections.postgres.table import ProjectionColumn, Table
 from tailrace.projections.postgres.values import array, identity
 from tailrace.projections.postgres.writes import Write, plan
 
 
 def table(*, bound: bool = False, key: str = "integer", exact: bool = True) -> Table:
-    columns = {"id": TableColumn(key, -1, exact, required=True)}
-    columns |= {name: TableColumn("text", -1, exact=True, required=False) for name in "abc"}
+    columns = {"id": ProjectionColumn(key, -1, exact, required=True)}
+    columns |= {name: ProjectionColumn("text", -1, exact=True, required=False) for name in "abc"}
     return Table('"t"', columns, bound, checked=False)
 
 

@@ -19,7 +19,7 @@ from tailrace.errors import CollectionGone, ProtocolError
 from tailrace.event import UNREADABLE
 from tailrace.positions.base import from_stored, to_stored
 from tailrace.positions.mongo import ClusterTime, CollectionRead, StreamIdentity, TokenPosition
-from tailrace.sources.mongo.changes import Changes, Token, plain_token, server_token, token_time
+from tailrace.sources.mongo.changes import ChangeFollower, Token, plain_token, server_token, token_time
 from tailrace.sources.mongo.documents import DocumentConverter
 
 LOG = StreamIdentity("rs0", "shop", {"outbox": "ab"}, "f")
@@ -73,17 +73,17 @@ def position(**fields: Any) -> TokenPosition:
     return TokenPosition(LOG, high_water(50, 0), ClusterTime(50, 0), 5, **fields)
 
 
-def following(start: TokenPosition | None = None, *, passing: ClusterTime | None = None) -> Changes:
+def following(start: TokenPosition | None = None, *, passing: ClusterTime | None = None) -> ChangeFollower:
     rows = DocumentConverter(("_id", "payload"), (), "payload")
-    return Changes(start or position(), rows, passing=passing)
+    return ChangeFollower(start or position(), rows, passing=passing)
 
 
-def feed(changes: Changes, *fed: dict[str, Any]) -> None:
+def feed(changes: ChangeFollower, *fed: dict[str, Any]) -> None:
     for each in fed:
         changes.feed(bson.encode(each))
 
 
-def rows_of(changes: Changes) -> list[tuple[str, str]]:
+def rows_of(changes: ChangeFollower) -> list[tuple[str, str]]:
     return [((row.values[0] or b"").decode(), row.position) for row in changes.rows]
 
 

@@ -15,7 +15,7 @@ from tailrace.errors import CollectionGone, EventTooLarge, TailraceError
 from tailrace.event import Chunk
 from tailrace.positions.mongo import ClusterTime, StreamIdentity, TokenPosition
 from tailrace.sources.mongo.change_stream import RawBatch
-from tailrace.sources.mongo.changes import Changes
+from tailrace.sources.mongo.changes import ChangeFollower
 from tailrace.sources.mongo.documents import DocumentConverter
 from tailrace.sources.mongo.options import MongoOptions
 from tailrace.sources.mongo.source import MongoSource
@@ -65,7 +65,7 @@ def reading(wakeup: Wakeup, script: Script) -> MongoSource:
     options = MongoOptions("", "", "shop", ("outbox",), ("_id", "payload"), (), frozenset(), "payload")
     source = MongoSource(options, wakeup=wakeup)
     # As `open` leaves them; with a server, this order of events is rare.
-    source._following = Changes(START, DocumentConverter(("_id", "payload"), (), "payload"))
+    source._following = ChangeFollower(START, DocumentConverter(("_id", "payload"), (), "payload"))
     source._stream = script  # type: ignore[assignment]
     return source
 

@@ -12,15 +12,15 @@ from tailrace.kafka.client import KafkaOptions
 from tailrace.pipeline.batch import Batch
 from tailrace.positions.postgres import LogIdentity, LsnPosition
 from tailrace.worker.marks import marker as module
-from tailrace.worker.marks.marker import Marker
+from tailrace.worker.marks.marker import DeliveryMarker
 
 KAFKA = KafkaOptions("localhost:1", "orders", dead_letter_topic="orders.dead-letters")
 POSITION = LsnPosition(LogIdentity("1", 1, "shop", "s", "public.outbox", ""), 16, 0)
 EVENT = OutboxEvent("e-2", "OrderPlaced", "order", b"k", b"{}", None, "0/10:2", 1, [])
 
 
-def marker(*, rows: bool = True) -> Marker:
-    return Marker(
+def marker(*, rows: bool = True) -> DeliveryMarker:
+    return DeliveryMarker(
         None,  # type: ignore[arg-type] - no thread runs
         KAFKA,
         rows=rows,
@@ -93,7 +93,7 @@ def test_an_error_is_reported_once_although_rounds_between_its_repetitions_succe
     monkeypatch.setattr(module, "EVERY_SECONDS", 0.0)
     monkeypatch.setattr(module, "RETRY_SECONDS", (0.0, 0.0))
     reported: list[TailraceError] = []
-    queue = Marker(
+    queue = DeliveryMarker(
         Searching(),  # type: ignore[arg-type] - what a round needs
         KAFKA,
         rows=True,

@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 from typing import Any, ClassVar
 
 from tailrace.outbox.writer.drivers.base import Database, refuse
-from tailrace.outbox.writer.requests import Answer, CollectionExists, Count, Find, Handle, Insert, Request
+from tailrace.outbox.writer.requests import Answer, CollectionExists, Count, Find, Handle, InsertDocuments, Request
 
 _last: tuple[Handle, str, Handle] = (None, "", None)
 """The client, name and collection that were used last."""
@@ -33,7 +33,7 @@ class _Pymongo:
 
     def _call(self, request: Request) -> Answer:
         """Starts the command; the asyncio driver's result must be awaited."""
-        if type(request) is Insert:
+        if type(request) is InsertDocuments:
             collection = self._collection(request.collection)
             if request.key is None:
                 if len(request.documents) == 1:  # does not go through the machinery of bulk writes
@@ -113,7 +113,7 @@ class AsyncPymongoReader(PymongoReader):
         yield AsyncPymongoDriver(None, self._client)
 
 
-def _upserts(request: Insert) -> list[Any]:
+def _upserts(request: InsertDocuments) -> list[Any]:
     """Returns operations that insert what is missing and change nothing that exists."""
     update_one = sys.modules["pymongo"].UpdateOne
     return [
@@ -130,6 +130,6 @@ def _seconds(document: Answer, request: Count) -> float | None:
 
 
 def _answer(request: Request, result: Answer) -> Answer:
-    if type(request) is not Insert:
+    if type(request) is not InsertDocuments:
         return result
     return len(request.documents) if request.key is None else result.upserted_count
