@@ -18,6 +18,7 @@ from tailrace.kafka.reader import TopicFollower
 from tailrace.positions.base import Position
 from tailrace.state import offsets
 from tailrace.state.process_identity import has_ended
+from tailrace.state.target_state import parse_target, target_key
 
 OWNER_SUFFIX = "/claim"
 HEARTBEAT_SUFFIX = "/alive"
@@ -104,6 +105,8 @@ class OwnerWatch:
         self.owner: Owner | None = None
         self.claims = 0
         """How many ownership records were read so far."""
+        self.target: str | None = None
+        """The stored target state: RUNNING, PAUSED or STOPPED; None if there is none."""
 
     def look(self) -> None:
         """Reads what was written since the last call. Raises KafkaUnavailable if that cannot be read."""
@@ -130,6 +133,8 @@ class OwnerWatch:
             return ours
         if key == self._options.pipeline.encode():
             self._position = value
+        elif key == target_key(self._options.pipeline):
+            self.target = parse_target(value)
         return False
 
     @property

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import threading
 import time
+from collections.abc import Callable
 
 from tailrace.errors import Action, PipelineBusy, SlotBusy, TailraceError
 from tailrace.kafka.topics import partition_counts
@@ -15,6 +16,7 @@ from tailrace.positions.base import Position
 from tailrace.state import offsets
 from tailrace.state.owner_watch import OwnerWatch
 from tailrace.state.status import announce, withdraw_standby
+from tailrace.state.target_state import RUNNING
 from tailrace.worker.logs import StructuredLogger
 from tailrace.worker.wiring import Wiring
 
@@ -27,8 +29,19 @@ ANNOUNCE_SECONDS = 10.0
 class Standby:
     """One instance before it owns the pipeline. Used by the supervisor's thread only."""
 
-    def __init__(self, wiring: Wiring, log: StructuredLogger, stopped: threading.Event) -> None:
+    def __init__(
+        self,
+        wiring: Wiring,
+        log: StructuredLogger,
+        stopped: threading.Event,
+        on_state: Callable[[str, TailraceError | None], None] = lambda _state, _error: None,
+        *,
+        obey_target: bool = False,
+    ) -> None:
+        """`obey_target`: does not take over while the stored target state is PAUSED or STOPPED."""
         self._wiring = wiring
+        self._on_state = on_state
+        self._obey_target = obey_target
         self._log = log
         self._stopped = stopped
         self._watch: OwnerWatch | None = None
@@ -42,9 +55,11 @@ class Standby:
         while not self._stopped.is_set():
             watch.look()
             busy = self._busy(watch)
-            if busy is None:
+            if busy is None and self._obey_target and watch.target not in (None, RUNNING):
+                self._on_state("WAITING", _suspended(watch.target))
+            elif busy is None:
                 return True
-            if watch.is_live or not watch.in_use:
+            elif watch.is_live or not watch.in_use:
                 self._report(busy, standby=watch.in_use)
             self._stopped.wait(LOOK_SECONDS)
         return False
@@ -117,6 +132,7 @@ class Standby:
 
     def _report(self, busy: TailraceError, *, standby: bool) -> None:
         """Logs the reason once, and announces it again and again for `tailrace status`."""
+        self._on_state("WAITING" if standby else "RETRYING", busy)
         if busy.what != self._reported:
             self._reported = busy.what
             self._announced_at = float("-inf")
@@ -128,6 +144,14 @@ class Standby:
         else:
             announce(self._wiring.kafka, "RETRYING", busy)
             self._announced_at = time.monotonic()
+
+
+def _suspended(target: str | None) -> PipelineBusy:
+    return PipelineBusy(
+        f"the pipeline is {target}",
+        why="Somebody has paused or stopped it.",
+        remedy="Resume it: this instance then takes over within seconds.",
+    )
 
 
 def _in_use(watch: OwnerWatch) -> PipelineBusy:

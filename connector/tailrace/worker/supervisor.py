@@ -49,6 +49,8 @@ STEADY_SECONDS = 30.0
 
 Recover = Callable[[TailraceError, Wiring, Wakeup, Callable[[], bool]], bool]
 """Recovers from an error about a lost log; returns whether it did. The last argument asks whether to stop."""
+StateObserver = Callable[[str, TailraceError | None], None]
+"""Is called with each state of the instance: STARTING, RUNNING, WAITING, RETRYING, FAILED. Must return at once."""
 ALERT_SECONDS = 0.5
 """Time for the last calls of the webhook; SIGTERM must end the process within 5 s."""
 
@@ -57,8 +59,15 @@ class Supervisor:
     """Runs attempts until stopped or failed for good. `stop` may be called from a signal handler."""
 
     def __init__(
-        self, wiring: Wiring, *, chance: Callable[[], float] | None = None, recover: Recover | None = None
+        self,
+        wiring: Wiring,
+        *,
+        chance: Callable[[], float] | None = None,
+        recover: Recover | None = None,
+        on_state: StateObserver = lambda _state, _error: None,
+        obey_target: bool = False,
     ) -> None:
+        """`obey_target`: waits while the stored target state of the pipeline is PAUSED or STOPPED."""
         self._wiring = wiring
         self._recover = recover
         self._recovered = False
@@ -73,7 +82,10 @@ class Supervisor:
         """Whether the last attempt failed because of Kafka: then nothing can be announced."""
         self._chance = {"chance": chance} if chance else {}
         self._log = StructuredLogger(pipeline=wiring.settings.pipeline)
-        self._standby = Standby(wiring, self._log, self._stopped)
+        self._on_state = on_state
+        self.stored: Callable[[], Position | None] = lambda: None
+        """Returns the position that the running attempt stored last."""
+        self._standby = Standby(wiring, self._log, self._stopped, on_state, obey_target=obey_target)
         self._outage = ServerOutage(lambda event, server: self._log.info(event, server=server))
 
     def stop(self) -> None:
@@ -208,6 +220,7 @@ class Supervisor:
             if marker is not None:
                 marker.start(position if adopts else stored[0])
 
+        self.stored = lambda: publisher.stored
         try:
             pipeline.run(started=started)
         except Unavailable as error:
@@ -218,6 +231,8 @@ class Supervisor:
             if marker is not None:
                 marker.close()
             books.close()
+            last = publisher.stored
+            self.stored = lambda: last  # without the publisher, which must be freed
             self._progressed = bool(stored) and publisher.stored is not stored[0]
             if stored:
                 self._log.info("published", events=publisher.published, dead_letters=publisher.dead_letters)
@@ -226,6 +241,7 @@ class Supervisor:
         """Waits until nobody else runs the pipeline, then takes ownership; returns False if stopped."""
         if not self._standby.wait():
             return False
+        self._on_state("STARTING", None)
         self._take_ownership()
         return True
 
@@ -289,6 +305,7 @@ class Supervisor:
         self._outage.end()
         self._log.info("running", position=str(position), delivery=self._wiring.settings.kafka.delivery)
         self._announce("RUNNING")
+        self._on_state("RUNNING", None)
 
     def _pause(self, error: TailraceError, attempt: int) -> bool:
         """Waits before the next attempt. Returns True if the server is available again and the wait ended early."""
@@ -305,12 +322,14 @@ class Supervisor:
         )
         self._kafka_away = isinstance(error, KafkaUnavailable)
         self._ownership.stop_heartbeat()
+        self._on_state("RETRYING", error)
         self._announce("RETRYING", error)
         return self._outage.wait(seconds, self._stopped, self._wiring.probe(error))
 
     def _fail(self, error: TailraceError) -> None:
         self.failure = error
         self._log.error("failed", error=error.code, what=error.what, why=error.why, remedy=error.remedy)
+        self._on_state("FAILED", error)
         # After fencing, only the other instance may announce states.
         if not isinstance(error, Fenced):
             self._announce("FAILED", error)
