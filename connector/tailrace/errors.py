@@ -8,7 +8,9 @@
     │   ├── NoOutboxTable           the command needs an outbox table, and the pipeline reads messages
     │   ├── PipelineUnknown         the worker has no pipeline of this name
     │   ├── PipelineExists          the worker already has a pipeline of this name
-    │   └── ConfigsReadOnly         the worker cannot change this pipeline's configuration
+    │   ├── ConfigsReadOnly         the worker cannot change this pipeline's configuration
+    │   ├── ConfigTopicUnfit        the topic of configurations is not compacted, or has several partitions
+    │   └── AddressInUse            another process listens on the address of the worker's HTTP port
     ├── Unavailable                 a server is unavailable for now             peer    RETRY
     │   ├── SourceUnavailable       the database cannot be reached or closed the connection
     │   ├── SlotBusy                another session reads the slot
@@ -45,6 +47,7 @@
     │   ├── LayoutMismatch          the outbox lacks a column or index that is needed
     │   ├── UnexpectedChange        an UPDATE, DELETE or TRUNCATE, and source.on_change is halt
     │   └── ProtocolError           the server violated its protocol           ours
+    ├── PipelineCrashed             the process of a pipeline ended unexpectedly  ours   HALT
     ├── MarksRefused                delivery marks cannot be written; publishing continues  user    HALT
     ├── ArchiveError                the archive cannot be used                  user    HALT
     │   ├── ArchiveDamaged          a file or manifest entry is missing, or was changed
@@ -93,7 +96,7 @@ from enum import Enum
 
 
 class Action(Enum):
-    """What the pipeline does about an error."""
+    """The pipeline's reaction to an error."""
 
     RETRY = "retry"
     DEAD_LETTER = "dead_letter"
@@ -164,6 +167,18 @@ class PipelineExists(ConfigError):
 
 
 class ConfigsReadOnly(ConfigError):
+    """`from_file`: the pipeline comes from a file, so only that file can change it."""
+
+    def __init__(self, what: str, *, why: str = "", remedy: str = "", from_file: bool = False) -> None:
+        super().__init__(what, why=why, remedy=remedy)
+        self.from_file = from_file
+
+
+class ConfigTopicUnfit(ConfigError):
+    pass
+
+
+class AddressInUse(ConfigError):
     pass
 
 
@@ -333,6 +348,10 @@ class UnexpectedChange(SourceError):
 
 
 class ProtocolError(SourceError):
+    pass
+
+
+class PipelineCrashed(TailraceError):
     pass
 
 
