@@ -36,7 +36,7 @@ class ArchivedRow(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class FileSchema:
-    """What all rows of a file have in common. `binary` names the columns whose values need not be UTF-8."""
+    """The schema that all rows of a file share. `binary` names the columns whose values need not be UTF-8."""
 
     pipeline: str
     table: str

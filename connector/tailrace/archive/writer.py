@@ -41,7 +41,7 @@ class RowSet(Protocol):
 
 @dataclass(slots=True)
 class ArchiveReport:
-    """What was done, or would be.
+    """The result of an archive run, or of its plan.
 
     `finished` counts rows of earlier files that were deleted now; `unplaced` counts archived rows whose record is not
     on the topics. Rows that stay: `changed` differ from their file; `later` were put back, and the pipeline may not

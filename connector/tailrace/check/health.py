@@ -52,7 +52,7 @@ class Lag:
 
 @dataclass(frozen=True, slots=True)
 class SourceStatus:
-    """What the database reports now.
+    """The current state of the database, as it reports it.
 
     `reader` describes who reads for the pipeline, `absence` that nobody does; both are half sentences. `blind`: the
     user may not see sessions, so an absence proves nothing. `reading`: the first start is reading existing rows.
@@ -72,7 +72,7 @@ class SourceStatus:
 
 @dataclass(frozen=True, slots=True)
 class KafkaStatus:
-    """What is stored in Kafka: the last announcement and the position."""
+    """The state that is stored in Kafka: the last announcement and the position."""
 
     announced: dict[str, Any] = field(default_factory=dict)
     position: Position | None = None

@@ -1,4 +1,4 @@
-"""What MongoDB reports about a pipeline: its sessions, the next change after its position, and the range of the oplog.
+"""Asks MongoDB about a pipeline: its sessions, the next change after its position, and the range of the oplog.
 
 Every user sees its own sessions, and those of the connector carry its application name. An open connection shows that
 it runs; a cursor outlives its process by minutes. The lag is read from the change stream after the stored position, not
@@ -47,7 +47,7 @@ class NextChange:
 
 @dataclass(frozen=True, slots=True)
 class MongoStatus:
-    """What the server reports; `sessions` or `log` is None if the user may not read it."""
+    """The server's answers; `sessions` or `log` is None if the user may not read it."""
 
     now_ms: int
     sessions: tuple[str, ...] | None

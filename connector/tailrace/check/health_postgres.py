@@ -1,4 +1,4 @@
-"""What Postgres reports about a pipeline: its slot, who reads it, and the WAL after the stored position."""
+"""Asks Postgres about a pipeline: its slot, who reads it, and the WAL after the stored position."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ NOISE_BYTES = 64 * 1024
 
 @dataclass(frozen=True, slots=True)
 class PostgresStatus:
-    """What the catalogue reports. `inactive_ms`: since when the slot is unused (Postgres 17 and newer)."""
+    """The catalogue's answers. `inactive_ms`: since when the slot is unused (Postgres 17 and newer)."""
 
     slot: SlotState | None
     lsn: int

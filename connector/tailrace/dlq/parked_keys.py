@@ -78,7 +78,7 @@ class GiveUpRequest:
 
 
 def entity_of(event: OutboxEvent) -> Entity | None:
-    """None for an event without a key, which has no order to keep."""
+    """Returns None for an event without a key, which has no order to keep."""
     return None if event.key is None else (event.aggregate, event.key)
 
 

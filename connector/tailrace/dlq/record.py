@@ -38,7 +38,7 @@ EXCEPTION = "tailrace.Rejected"
 
 
 class Contents(NamedTuple):
-    """What a dead letter should contain, each part whole or not at all. `kind` is `original`, `null` or `row`."""
+    """The contents of a dead letter, each part whole or not at all. `kind` is `original`, `null` or `row`."""
 
     kind: str
     original: bytes

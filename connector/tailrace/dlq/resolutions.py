@@ -34,7 +34,7 @@ UNREADABLE = "marked"
 
 @dataclass(frozen=True, slots=True)
 class Resolution:
-    """What was done with a dead letter, when, by whom and why. `topic` is where it was published, or ""."""
+    """The action on a dead letter: which, when, by whom and why. `topic` is where it was published, or ""."""
 
     action: Action | str
     at_ms: int = 0

@@ -106,7 +106,7 @@ class RangeReader:
     def ranges(
         self, topic: str, *, since_ms: int | None = None, include_open: bool = False, must_exist: bool = False
     ) -> Ranges:
-        """What the topic holds now, without empty partitions; from the first record of `since_ms` on, if given."""
+        """Returns what the topic holds now, without empty partitions; from the first record of `since_ms` on."""
         found = self.bounds(topic, since_ms=since_ms, include_open=include_open, must_exist=must_exist)
         return {number: range_ for number, range_ in found.items() if range_.start < range_.end}
 

@@ -1,4 +1,4 @@
-"""What to do when a topic rejects records: find those that it will never take, or send smaller batches.
+"""Handles records that a topic rejects: finds those that it will never take, or sends smaller batches.
 
 Kafka rejects a whole record batch for one of its records, or because all of them together are too large, so records
 that failed are only suspects. Each suspect that may be too large is sent alone, in a transaction that is always

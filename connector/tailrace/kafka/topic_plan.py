@@ -60,7 +60,7 @@ def plan(specs: Iterable[TopicSpec], live: Mapping[str, TopicState]) -> list[Cha
 
 
 def differences(spec: TopicSpec, state: TopicState | None) -> list[Change]:
-    """What makes `state` differ from `spec`; None is a topic that does not exist."""
+    """Returns how `state` differs from `spec`; None is a topic that does not exist."""
     if state is None:
         return [Change(Kind.CREATE, spec, "", "", _shape(spec))]
     changes: list[Change] = []

@@ -91,7 +91,7 @@ class TopicRetention(NamedTuple):
 
 
 def topic_retention(admin: AdminClient, topic: str, partitions: int) -> TopicRetention:
-    """What the topic has deleted: the records before its first offsets, and all but the last of a key if compacted."""
+    """Returns what is deleted: the records before the first offsets, and all but the last of a key if compacted."""
     starts = start_offsets(admin, [(topic, number) for number in range(partitions)])
     compacted = "compact" in topic_config(admin, topic).get("cleanup.policy", "")
     return TopicRetention({number: start for (_, number), start in starts.items()}, compacted)

@@ -32,7 +32,7 @@ _WRAP = 1 << 32
 
 @dataclass(frozen=True, slots=True)
 class Evidence:
-    """What the position history proves: the pipeline has passed rows of transactions before `passed` (32 bits, or
+    """The proof in the position history: the pipeline has passed rows of transactions before `passed` (32 bits, or
     None).
 
     All other published rows created at `from_ms` or later are behind `offsets`.

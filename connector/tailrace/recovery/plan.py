@@ -71,7 +71,7 @@ class Case:
 
 @dataclass(frozen=True, slots=True)
 class RecoveryPlan:
-    """What applying the plan would do, and the rules for its decisions."""
+    """The effect of applying the plan, and the rules for its decisions."""
 
     case: Case
     steps: list[str]

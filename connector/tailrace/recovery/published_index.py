@@ -51,7 +51,7 @@ class CertainFingerprinter(Fingerprinter):
 
 
 class PublishedIndex:
-    """What Kafka holds; `read` adds what was written meanwhile."""
+    """An index of the events on Kafka; `read` adds those written meanwhile."""
 
     def __init__(
         self,

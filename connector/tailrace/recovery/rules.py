@@ -48,7 +48,7 @@ REFUSED = (RowDecision.UNDECIDED, RowDecision.REUSED)
 
 @dataclass(frozen=True, slots=True)
 class DecisionRules:
-    """What is known about the pipeline when its log was lost.
+    """The facts about the pipeline at the time its log was lost.
 
     `passed`: rows of transactions before this id (32 bits) were passed. `until_ms`: the source's clock at the last
     known position. `at_end`: nothing behind that was ever published. `since_ms`: given by a person, replaces both.

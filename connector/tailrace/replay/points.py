@@ -1,4 +1,4 @@
-"""What a person writes to name a point in a pipeline's history. Pure.
+"""Parses points in a pipeline's history, as a person writes them. Pure.
 
 24h, 24 h ago, 90 min, 3d, 2w      so long ago
 yesterday 14:05, today 9:30        in this machine's time zone

@@ -87,7 +87,7 @@ class TopicSpec:
 
     @property
     def shape(self) -> tuple[int, int, dict[str, str]]:
-        """What all files that declare the topic must agree on."""
+        """The settings on which all files that declare the topic must agree."""
         return self.partitions, self.replication, self.config
 
 

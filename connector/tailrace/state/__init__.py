@@ -1,1 +1,1 @@
-"""What a pipeline stores in Kafka about itself: offsets, position history, ownership, status, rewind marker."""
+"""The state that a pipeline stores in Kafka: offsets, position history, ownership, status, rewind marker."""

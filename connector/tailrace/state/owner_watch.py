@@ -64,7 +64,7 @@ def heartbeat_value(instance: str, *, released: bool = False) -> bytes:
 
 
 def parse_owner(value: bytes | None) -> Owner | None:
-    """None if no instance owns the pipeline. An unknown format still names an instance."""
+    """Returns None if no instance owns the pipeline. An unknown format still names an instance."""
     if not value or value == b"-":
         return None
     found = _object(value)

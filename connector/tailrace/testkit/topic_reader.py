@@ -81,7 +81,7 @@ def read_all(
 
 
 def consumed_records(messages: Iterable[Message]) -> list[ConsumedRecord]:
-    """As the oracle takes them."""
+    """Returns records in the form that the oracle takes."""
     return [
         ConsumedRecord(
             header(message, "id"),

@@ -92,7 +92,7 @@ def never(topic: int, key: bytes | None, created_ms: int) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class AbsenceContext:
-    """What decides the status of a row that is not on Kafka.
+    """The facts that decide the status of a row that is not on Kafka.
 
     `passed`: the pipeline has passed every row that was read; otherwise `is_behind` says whether it has passed a given
     transaction. `may_be_deleted` says whether a record for a topic (by number), key and time of creation may have been

@@ -61,7 +61,7 @@ class RowStatus(StrEnum):
 
 
 class RecordDefect(StrEnum):
-    """What is wrong with a record."""
+    """A defect of a record."""
 
     DUPLICATED = "duplicated"
     CHANGED = "changed"

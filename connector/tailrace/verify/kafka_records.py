@@ -35,7 +35,7 @@ MARGIN_MS = 3_600_000
 
 
 class RecordOrigin(NamedTuple):
-    """What identifies the pipeline that published a record. `pipeline` is None on records of earlier versions."""
+    """The pipeline that published a record. `pipeline` is None on records of earlier versions."""
 
     pipeline: str | bytes | None
     topic: str

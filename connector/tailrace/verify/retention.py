@@ -57,7 +57,7 @@ class Horizon(NamedTuple):
 
 @dataclass(slots=True)
 class RetainedRange:
-    """What a topic still holds, as it was when it was first examined.
+    """The offsets that a topic held when it was first examined.
 
     `firsts`: when the first remaining record was published, for each partition that has deleted records; inf until one
     was read. `rules`: the time since which the retention settings keep everything, for the same partitions. `by_age`:

@@ -67,7 +67,7 @@ _PATH = 5
 
 
 class ScanSettings(NamedTuple):
-    """What a reader needs to start."""
+    """The parameters of a reader process."""
 
     kafka: KafkaOptions
     format: RecordFormat

@@ -36,7 +36,7 @@ Taken = tuple[bytes, bytes | None, Headers, int, int, int, bytes | None, bytes |
 
 
 class PartitionScan(NamedTuple):
-    """What to read of a partition, which has the number `place`.
+    """The part of a partition to read. The partition has the number `place`.
 
     `is_first`: earlier records were deleted, so the time of its first record matters. `partitions`: how many the topic
     has.
@@ -51,7 +51,7 @@ class PartitionScan(NamedTuple):
 
 
 class ScanResult(NamedTuple):
-    """What was found besides the records: the number of records without an event id, and for parts with `is_first`, by
+    """The findings besides the records: the number of records without an event id, and for parts with `is_first`, by
     place, the time of the first record and some keys.
     """
 

@@ -20,7 +20,7 @@ _is_pipeline = re.compile(r"[a-z0-9_-]+").fullmatch
 
 @dataclass(frozen=True, slots=True)
 class KnownPipelines:
-    """What Kafka stores about a pipeline's topics, and about other pipelines with the same offsets topic.
+    """The stored facts about a pipeline's topics, and about other pipelines with the same offsets topic.
 
     `others` maps other pipelines to the topics they have written to, from their position histories; `rules` maps them
     to their routing rules.

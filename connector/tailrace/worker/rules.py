@@ -74,5 +74,5 @@ class PipelineRules:
 
 
 def _identity(event: OutboxEvent) -> tuple[object, ...]:
-    """What verdicts depend on: a redriven event may have another payload at the same position."""
+    """Returns the values on which verdicts depend: a redriven event may have another payload at the same position."""
     return event.position, event.id, event.type, event.version, event.payload

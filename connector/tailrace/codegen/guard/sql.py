@@ -28,7 +28,7 @@ MEASURED_SHARE = 8
 
 @dataclass(frozen=True, slots=True)
 class Guard:
-    """What a guard checks. Without `shapes`, payloads are only measured."""
+    """The checks of a guard. Without `shapes`, payloads are only measured."""
 
     table: str
     columns: ColumnMap

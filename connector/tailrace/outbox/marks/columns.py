@@ -15,7 +15,7 @@ from tailrace.event import Row
 
 
 class Value(Enum):
-    """What a mark writes into a column, if it is no constant."""
+    """A value that a mark writes into a column and that is not constant."""
 
     NOW = "the time of the mark"
     FIRST = "the time of the mark, unless the column has a time"

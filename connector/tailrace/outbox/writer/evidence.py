@@ -38,7 +38,7 @@ DEAD = {"status": "failed", "delivery_status": "dlq"}
 
 
 class DeliveryEvidence(NamedTuple):
-    """What an outbox says about its pipeline: its name, its slot, and the kind of its marks."""
+    """The facts about a pipeline that show delivery: its name, its slot, and the kind of its marks."""
 
     pipeline: str | None
     slot: str | None

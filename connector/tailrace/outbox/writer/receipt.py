@@ -15,7 +15,7 @@ from tailrace.outbox.writer.requests import Handle, Steps, run, run_async
 
 
 class Receipt:
-    """What `Outbox.add` returns. `created` is False if the outbox had the event already (layout `document`)."""
+    """The result of `Outbox.add`. `created` is False if the outbox had the event already (layout `document`)."""
 
     __slots__ = ("_evidence", "_outbox", "_reader", "created", "id")
 

@@ -1,4 +1,4 @@
-"""What the writer asks of a driver. Steps are generators that yield these requests, so that one implementation serves
+"""Requests of the writer to a driver. Steps are generators that yield these requests, so that one implementation serves
 blocking and asyncio drivers alike; `run` and `run_async` execute them.
 """
 

@@ -29,7 +29,7 @@ EXPIRED_AT_ONCE = 100
 
 
 class WorkerCallbacks(Protocol):
-    """What a partition worker needs from its projection."""
+    """The functions of a projection that its partition workers call."""
 
     async def dead_letter(self, event: Event, failure: Failure) -> None:
         """Writes a dead letter; returns when Kafka has stored it."""

@@ -134,7 +134,7 @@ class StoreTransaction(Protocol[Effects_co]):
         """Deletes waiting events."""
 
     async def horizon(self) -> int:
-        """As `ProjectionStore.horizon`, within this transaction and not older than what `mark` saw."""
+        """Returns the same as `ProjectionStore.horizon`, within this transaction and not older than what `mark` saw."""
 
     async def flush(self) -> None:
         """Executes the handlers' deferred writes; raises their errors."""

@@ -51,7 +51,10 @@ class SessionGuard:
             return await self._run(method, *given, **options)
 
     async def run_for_handler(self, method: Callable[..., Awaitable[T]], *given: object, **options: object) -> T:
-        """As `run`; if the handler goes on without the result, the next command raises: it may be executed or not."""
+        """Does what `run` does; if the handler continues without the result, the next command raises.
+
+        The first one may be executed or not.
+        """
         async with self._lock:
             self.require_open()
             try:

@@ -111,7 +111,7 @@ class SchemaDocuments:
         return {"$ref": f"{node.base}{pointer(map(_quoted, node.path[node.start :]))}"}
 
     def draft_of(self, node: Subschema) -> str:
-        """What `$schema` says at the top of the document."""
+        """Returns the draft that `$schema` names at the top of the document."""
         top: Json = self._targets[node.document].schema
         return top.get("$schema", DRAFTS[0]) if isinstance(top, dict) else DRAFTS[0]
 

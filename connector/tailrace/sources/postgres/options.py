@@ -1,4 +1,4 @@
-"""What the Postgres source needs to know, and the connections it opens with it."""
+"""Options of the Postgres source, and the connections that it opens with them."""
 
 from __future__ import annotations
 

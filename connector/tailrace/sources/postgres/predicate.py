@@ -39,7 +39,7 @@ _MOMENTS = frozenset({"now", "today", "tomorrow", "yesterday"})
 
 @dataclass(frozen=True, slots=True)
 class Predicate:
-    """What a predicate refers to: names before a parenthesis, operators, and all other names."""
+    """The names in a predicate: names before a parenthesis, operators, and all other names."""
 
     functions: frozenset[str]
     operators: frozenset[str]

@@ -53,7 +53,7 @@ class SlotState:
 
 
 class ResumeAction(Enum):
-    """What a start does next."""
+    """The next step of a start."""
 
     CREATE = "create the slot"
     RECREATE = "drop the slot that was never used, and create it"

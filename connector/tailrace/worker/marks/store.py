@@ -12,7 +12,7 @@ from tailrace.positions.base import Position
 
 @dataclass(slots=True)
 class Changes:
-    """What became of the events of some committed batches."""
+    """The outcomes of the events of some committed batches."""
 
     published: list[str] = field(default_factory=list)
     """Ids of published events; with a watermark, only of those that had waited."""
@@ -34,7 +34,7 @@ class Changes:
 
 
 class Probe(NamedTuple):
-    """What is committed now: everything that `seen` describes lies before the position `end` of the log."""
+    """A sample of what is committed now: everything that `seen` describes lies before the position `end` of the log."""
 
     seen: str
     end: tuple[int, ...]

@@ -19,7 +19,7 @@ _parameters: WeakKeyDictionary[Any, dict[str, str]] = WeakKeyDictionary()
 
 
 class _Psycopg:
-    """What both adapters share. The connection's own cursor and row factories do not matter."""
+    """The base of both adapters. The connection's own cursor and row factories do not matter."""
 
     database: ClassVar[Database] = "postgres"
 

@@ -16,7 +16,7 @@ _last: tuple[Handle, str, Handle] = (None, "", None)
 
 
 class _Pymongo:
-    """What both adapters share. `session` is None after the transaction, when a receipt only reads."""
+    """The base of both adapters. `session` is None after the transaction, when a receipt only reads."""
 
     database: ClassVar[Database] = "mongo"
 
