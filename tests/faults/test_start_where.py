@@ -182,7 +182,10 @@ def test_a_lost_position_publishes_nothing_that_was_processed(shop: Shop) -> Non
 
 @pytest.mark.parametrize("where", ["", "processed IS NOT TRUE AND attempts IS NULL"], ids=["default", "given"])
 def test_row_marks_after_a_first_read_of_pending_rows(shop: Shop, where: str) -> None:
-    """With row marks, pending rows are the default; a row that was left out is never marked as published."""
+    """With row marks, pending rows are the default; a row that was left out is never marked as published.
+
+    The first read is killed with marks on, too: none is written before it is complete.
+    """
     fill(shop, 40, one_in=4)
     shop.execute("UPDATE outbox SET attempts = 9 WHERE id IN (SELECT id FROM outbox WHERE NOT processed LIMIT 3)")
     pending = ids(shop, where or PENDING)
@@ -194,7 +197,12 @@ def test_row_marks_after_a_first_read_of_pending_rows(shop: Shop, where: str) ->
         connector = shop.start()
         arrives(shop, pending)
         assert connector.stop() == 0
-    shop.configure(marks="rows")
+    shop.configure(marks="rows", limits={"batch_records": 3})
+    if not where:
+        for kill in (f"{failpoints.TABLE_ROWS_READ}:3", f"{failpoints.AFTER_COMMIT}:1"):
+            killed(shop, kill)
+            assert 0 < len(published(shop)) < len(pending)
+            assert ids(shop, "NOT processed") == pending
     shop.start()
     arrives(shop, [*pending, insert(shop)])
     wait_until(lambda: len(ids(shop, "NOT processed")) <= len(left), 60, what="the marks")

@@ -18,6 +18,7 @@ from opentelemetry.sdk.trace import TracerProvider
 from psycopg.rows import dict_row
 
 from helpers.outbox_drivers import POSTGRES_CLIENTS, Asyncpg, Django, PostgresClient, RollBack, resolved, rolled_back
+from tailrace.cli import main
 from tailrace.errors import (
     ConfigError,
     EventDeadLettered,
@@ -31,6 +32,7 @@ from tailrace.errors import (
     TailraceError,
 )
 from tailrace.outbox import Brake, NewEvent, Outbox, Pressure, Receipt
+from tailrace.outbox.ddl import table_ddl
 from tailrace.rules import RuleEvent
 from tailrace.schemas.folder import load_folder
 from tailrace.schemas.registry.client import RegistryClient, RegistryOptions
@@ -641,3 +643,18 @@ def test_events_are_validated_with_the_schemas_of_a_registry(dsn: str, registry:
         finally:
             registry.resume()
         assert outbox.exists(connection, receipt.id)
+
+
+def test_the_example_of_the_docs_works(database: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With the table and the schema that `tailrace init` makes. Without a connector, only the wait fails."""
+    page = Path(__file__).parents[2] / "docs" / "outbox.md"
+    source = page.read_text().partition("```python\n")[2].partition("```")[0]
+    with pytest.raises(SystemExit):
+        main(["init", str(tmp_path), "--name", "orders"])
+    monkeypatch.chdir(tmp_path)
+    with psycopg.connect(database) as connection:
+        connection.execute(table_ddl("public.outbox"))  # type: ignore[call-overload]
+        connection.execute("CREATE TABLE orders (id text, state text)")
+    with pytest.raises(ReceiptUnavailable, match="no replication slot tailrace_orders"):
+        exec(source, {"dsn": database})
+    assert [row["aggregateid"] for row in rows(database)] == ["o-1"]
