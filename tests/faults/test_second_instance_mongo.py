@@ -57,7 +57,10 @@ def test_a_suspended_instance_that_was_replaced_stores_nothing_more(users: Users
 
 
 def test_of_two_simultaneous_starts_without_transactions_one_remains(users: Users) -> None:
-    """Both may find the pipeline free. One of them ends, and nothing is published twice."""
+    """Both may find the pipeline free. One of them ends, and nothing is lost.
+
+    If it is replaced between the events of a batch and their position, these are published twice, as this mode allows.
+    """
     users.configure(kafka={"delivery": "at_least_once"})
     users.start().stop()
     pair = [users.start(wait=False) for _ in range(2)]
@@ -69,7 +72,8 @@ def test_of_two_simultaneous_starts_without_transactions_one_remains(users: User
     users.writers[0].stop()
     users.connectors.sort(key=lambda each: each.running and '"PipelineBusy"' not in each.log)
     verdict = users.caught_up()
-    assert verdict.ok, (verdict, [each.log for each in pair])
+    assert not (verdict.missing or verdict.phantom or verdict.positions), (verdict, [each.log for each in pair])
+    assert len(verdict.duplicated) < verdict.published / 2, "the events of one batch at most"
 
 
 def test_the_older_of_two_instances_stops_without_events_to_publish(users: Users) -> None:

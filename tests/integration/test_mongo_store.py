@@ -108,13 +108,17 @@ class TestConflicts:
         """
         monkeypatch.setattr(partition_lock, "EVICT_SECONDS", 0.5)
         ended = 0
+        begun = asyncio.Event()
 
         async def owner(store: MongoStore, ids: list[str]) -> None:
             nonlocal ended
+            if ids == ["b"]:
+                await begun.wait()  # otherwise it could be done before the first one begins
             while True:
                 try:
                     async with store.transaction(FIRST) as transaction:
                         reached = await transaction.position() or 0
+                        begun.set()
                         for _ in range(15 if ended or ids == ["b"] else 150):
                             await transaction.entities(["o-1"])
                             await asyncio.sleep(0.1)

@@ -14,8 +14,10 @@ from hypothesis import strategies as st
 from tailrace.errors import ProtocolError
 from tailrace.sources.mongo.raw_batch import documents_of, insert_of, split_batch
 
-NAMES = st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"]), max_size=12)
-VALUES = st.none() | st.booleans() | st.integers(-(2**63), 2**63 - 1) | NAMES | st.binary(max_size=9)
+TEXTS = st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"]), max_size=12)
+NAMES = TEXTS.filter(lambda name: name != "_id")
+"""Not `_id`, which `bson.encode` moves to the front of a document, but not of one inside another."""
+VALUES = st.none() | st.booleans() | st.integers(-(2**63), 2**63 - 1) | TEXTS | st.binary(max_size=9)
 NESTED = st.recursive(VALUES, lambda inner: st.lists(inner, max_size=4) | st.dictionaries(NAMES, inner, max_size=4))
 DOCUMENTS = st.dictionaries(NAMES, NESTED, max_size=4)
 FLAT = st.dictionaries(NAMES, VALUES, max_size=2)
