@@ -10,7 +10,9 @@
     │   ├── PipelineExists          the worker already has a pipeline of this name
     │   ├── ConfigsReadOnly         the worker cannot change this pipeline's configuration
     │   ├── ConfigTopicUnfit        the topic of configurations is not compacted, or has several partitions
-    │   └── AddressInUse            another process listens on the address of the worker's HTTP port
+    │   ├── AddressInUse            another process listens on the address of the worker's HTTP port
+    │   ├── JobUnknown              the worker has no job of this id
+    │   └── EventUnknown            neither the outbox nor Kafka has an event with this id
     ├── Unavailable                 a server is unavailable for now             peer    RETRY
     │   ├── SourceUnavailable       the database cannot be reached or closed the connection
     │   ├── SlotBusy                another session reads the slot
@@ -20,6 +22,8 @@
     │   ├── RegistryUnavailable     the schema registry cannot be reached or is too slow
     │   ├── StoreUnavailable        a projection's database cannot be reached
     │   ├── ArchiveUnavailable      the store of the archive cannot be reached
+    │   ├── WorkerUnavailable       the worker that a command is sent to cannot be reached
+    │   ├── WorkerBusy              the worker runs as many operations as it may
     │   ├── TopicLimitsChanged      a topic accepts less than the producer was configured for; the next attempt adapts
     │   ├── RecordsRefused          a topic refuses single records; the next attempt dead-letters or delays them
     │   └── RecordDelayed           a refused record is sent again after its delay
@@ -182,6 +186,14 @@ class AddressInUse(ConfigError):
     pass
 
 
+class JobUnknown(ConfigError):
+    pass
+
+
+class EventUnknown(ConfigError):
+    exit_code = 1
+
+
 class Unavailable(TailraceError):
     action = Action.RETRY
 
@@ -215,6 +227,14 @@ class StoreUnavailable(Unavailable):
 
 
 class ArchiveUnavailable(Unavailable):
+    pass
+
+
+class WorkerUnavailable(Unavailable):
+    pass
+
+
+class WorkerBusy(Unavailable):
     pass
 
 
