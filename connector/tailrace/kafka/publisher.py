@@ -30,6 +30,7 @@ from tailrace.kafka.client import TRANSACTION_TIMEOUT_MS, KafkaOptions, error_of
 from tailrace.kafka.rejected_records import INIT_TIMEOUT, Rejections, positions_of
 from tailrace.kafka.topic_manager import NameRefused, TopicManager
 from tailrace.pipeline.batch import Batch
+from tailrace.pipeline.recorder import NullRecorder, Recorder
 from tailrace.positions.base import Position
 from tailrace.wakeup import Wakeup
 
@@ -72,6 +73,7 @@ class Publisher:
         wakeup: Wakeup,
         dead_lettered: Callable[[list[Record]], None] = lambda _: None,
         require_owned: Callable[[float], None] = lambda _: None,
+        recorder: Recorder | None = None,
     ) -> None:
         """`dead_lettered` is called with the dead letters of each committed batch that has some; it must not block.
 
@@ -84,12 +86,13 @@ class Publisher:
         self._positions = positions
         self._dead_lettered = dead_lettered
         self._require_owned = require_owned
+        self._recorder = recorder or NullRecorder()
         self._turn = threading.Condition()
         self._work: Batch | None = None
         self._closing = False
         self._error: BaseException | None = None
         self._rejections = Rejections(options, topics)
-        self._began = 0.0
+        self._began = self._commit_seconds = 0.0
         self._thread = threading.Thread(target=self._run, name="publisher", daemon=True)
         self.stored: Position | None = None
         self.published = 0
@@ -137,6 +140,7 @@ class Publisher:
     def submit(self, batch: Batch) -> None:
         """Hands over a batch; only while idle."""
         self.amend(batch)
+        batch.submitted_at = time.time()
         with self._turn:
             self._work = batch
             self._turn.notify_all()
@@ -172,10 +176,12 @@ class Publisher:
                 batch = self._work
             if batch is None:
                 return
+            self._recorder.publisher_alive(busy=True)
             try:
                 self._publish(batch)
             except BaseException as error:  # noqa: BLE001 - any error ends the pipeline
                 self._error = error
+            self._recorder.publisher_alive(busy=False)
             self._await_markers(batch)
             with self._turn:
                 self._work = None
@@ -227,13 +233,14 @@ class Publisher:
             why = self._why(error_of(error), topics)
             self._abandon(why)
             if isinstance(why, TopicRefused):
-                self._rejections.raise_remedy(batch.records, why, lambda: not self._closing)
+                self._rejections.raise_remedy(batch.records, why, self._may_search)
             raise why from None
         failpoints.reached(failpoints.AFTER_COMMIT if batch.records else failpoints.IDLE_STORED)
         self.committed(batch)
         self.stored = batch.position
         self.published += len(batch.records) - batch.dead_letters - batch.other_records
         self.dead_letters += batch.dead_letters
+        self._recorder.committed(batch, self._commit_seconds)
         if self._options.dead_letter_topic in batch.topics:
             self._dead_lettered([each for each in batch.records if each.topic == self._options.dead_letter_topic])
 
@@ -267,7 +274,8 @@ class Publisher:
 
     def _finish(self, step: Callable[[float], int | None]) -> None:
         """Runs a commit or a flush to its end; a timeout of one step is no answer yet."""
-        deadline = time.monotonic() + COMMIT_TIMEOUT
+        began = time.monotonic()
+        deadline = began + COMMIT_TIMEOUT
         while True:
             try:
                 left = step(COMMIT_STEP)
@@ -283,10 +291,16 @@ class Publisher:
                     if not self._options.exactly_once:
                         self._check_going(deadline, "publishing a batch")
                     raise KafkaException(self._rejections.first[0])
+                self._commit_seconds = time.monotonic() - began
                 return
             self._check_going(deadline, "committing a batch")
 
+    def _may_search(self) -> bool:
+        self._recorder.publisher_alive(busy=True)
+        return not self._closing
+
     def _check_going(self, deadline: float, doing: str) -> None:
+        self._recorder.publisher_alive(busy=True)
         if self._closing:
             raise OutcomeUnknown(f"stopped while {doing}", remedy="The next start reads the offsets topic.")
         if time.monotonic() > deadline:

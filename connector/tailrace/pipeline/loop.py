@@ -16,6 +16,7 @@ from tailrace.errors import LayoutMismatch, RecordDelayed, SourceError, Unavaila
 from tailrace.event import Chunk
 from tailrace.pipeline.batch import Batch
 from tailrace.pipeline.processor import EventProcessor, KeyParking
+from tailrace.pipeline.recorder import PROCESSING, PUBLISHING, READING, RELEASING, NullRecorder, Recorder
 from tailrace.positions.base import Position
 from tailrace.wakeup import Wakeup
 
@@ -92,6 +93,7 @@ class PipelineLoop:
         parking: KeyParking | None = None,
         ready: Callable[[EventProcessor], EventProcessor] = lambda processor: processor,
         hurry: Callable[[], bool] = lambda: False,
+        recorder: Recorder | None = None,
     ) -> None:
         """`wakeup` is set when the publisher becomes idle and when the result of `stopping` changes.
 
@@ -106,6 +108,7 @@ class PipelineLoop:
         self._stopping = stopping
         self._ready = ready
         self._hurry = hurry
+        self._recorder = recorder or NullRecorder()
         self._confirmed: Position | None = None
         self._last_store = 0.0
         self._release_at = 0.0
@@ -149,6 +152,7 @@ class PipelineLoop:
         if room > 0 and batch.size < self._processor.batch_bytes:
             # With records in the batch and an idle publisher, do not wait for more.
             wait = 0.0 if releasing or (batch.records and self._publisher.idle) else WAIT_SECONDS
+            self._recorder.reader_alive(READING)
             try:
                 chunk = self._source.read(min(room, READ_ROWS), self._processor.batch_bytes, wait)
             except SourceError:
@@ -158,6 +162,7 @@ class PipelineLoop:
             if not self._process(chunk, batch):
                 return batch
             batch.size += chunk.size
+            self._recorder.filled(len(batch.records))
             if not chunk.more:
                 self._release_at = 0.0
             if chunk.rows or not batch.records:
@@ -168,6 +173,7 @@ class PipelineLoop:
             urgent = chunk.urgent
         else:
             # The batch is full and the publisher busy: pause, but keep the source connection alive.
+            self._recorder.reader_alive(PUBLISHING)
             self._publisher.wait(WAIT_SECONDS)
             self._source.keep_alive()
         # Cleared before the check: a publisher that becomes idle after it sets it again.
@@ -185,7 +191,8 @@ class PipelineLoop:
 
     def _process(self, chunk: Chunk, batch: Batch) -> bool:
         """Adds what is published for the rows to the batch; returns False if the pipeline must stop before that."""
-        processor = self._processor
+        processor, read_at = self._processor, time.time()
+        self._recorder.reader_alive(PROCESSING)
         if processor.prepare is not None and not processor.prepare(chunk.rows, self._going):
             return False  # these rows are read again at the next start
         try:
@@ -196,10 +203,13 @@ class PipelineLoop:
             # old columns again, and a delayed record need not delay what comes before it.
             self._drain(batch)
             raise
+        if chunk.rows:
+            batch.note_rows(chunk.rows, read_at)
         return True
 
     def _going(self) -> bool:
         """Keeps the source connection alive; returns False if the pipeline must stop."""
+        self._recorder.reader_alive(PROCESSING)
         self._source.keep_alive()
         return not self._stopping()
 
@@ -221,6 +231,7 @@ class PipelineLoop:
             batch = self._submit(batch)
             if not self._wait_for_publisher():
                 return batch
+        self._recorder.reader_alive(RELEASING)
         for records in parking.release(self._processor, self._processor.batch_records):
             # The position of the last batch again: nothing was read since.
             part = Batch(self._submitted)
@@ -231,13 +242,16 @@ class PipelineLoop:
             if not self._wait_for_publisher() or self._stopping():
                 break
             self._source.keep_alive()
+            self._recorder.reader_alive(RELEASING)
         ended = time.monotonic()
         self._release_at = ended + (ended - began)
         return batch
 
     def _wait_for_publisher(self) -> bool:
         """Waits until the publisher is idle; returns False if the pipeline must stop first."""
+        self._recorder.reader_alive(PUBLISHING)
         while not self._publisher.wait(WAIT_SECONDS):
+            self._recorder.reader_alive(PUBLISHING)
             if self._stopping():
                 return False
             self._source.keep_alive()

@@ -6,6 +6,7 @@ recoveries and `verify` use the same steps on single events.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Protocol
@@ -71,11 +72,40 @@ class EventProcessor:
     It calls its second argument about every second, and returns False if that does.
     """
     sequence: SequenceNumbers | None = None
+    validated: Callable[[float], None] | None = None
+    """Called with the seconds that validation took, for one of the rows of each `process`."""
 
     def process(self, rows: list[Row], batch: Batch, parking: KeyParking | None = None) -> None:
         """Adds to the batch what is published for each row: its record, its dead letter, or a record that waits."""
-        read, route, validate, make_record = self.layout.read, self.route, self.validate, self.make_record
-        add, rejections = batch.add, self._known_rejections(rows)
+        rejections = self._known_rejections(rows)
+        if self.validated is None or not rows:
+            self._process(rows, self.validate, rejections, batch, parking)
+        else:
+            self._process(rows[:1], self._timed_validate, rejections, batch, parking)
+            self._process(rows[1:], self.validate, rejections, batch, parking)
+        if self.sequence is not None:
+            stored = self.sequence.records()
+            for record in stored:
+                batch.add(record)
+            batch.other_records += len(stored)
+
+    def _timed_validate(self, event: OutboxEvent, topic: str) -> ValidatedPayload:
+        began = time.perf_counter()
+        try:
+            return self.validate(event, topic)
+        finally:
+            if self.validated is not None:
+                self.validated(time.perf_counter() - began)
+
+    def _process(
+        self,
+        rows: list[Row],
+        validate: Callable[[OutboxEvent, str], ValidatedPayload],
+        rejections: dict[str, Rejected],
+        batch: Batch,
+        parking: KeyParking | None,
+    ) -> None:
+        read, route, make_record, add = self.layout.read, self.route, self.make_record, batch.add
         parked = parking.keys if parking is not None else {}
         for row in rows:
             event = to = None
@@ -94,11 +124,6 @@ class EventProcessor:
                 self._reject(row, event, to and to.topic, rejected, batch, parking)
             else:
                 add(made)
-        if self.sequence is not None:
-            stored = self.sequence.records()
-            for record in stored:
-                add(record)
-            batch.other_records += len(stored)
 
     def record_of_waiting(self, event: OutboxEvent) -> Record:
         """Returns the record of an event that waited behind a parked key."""

@@ -1,6 +1,6 @@
 """The table of all metrics: name, kind, labels and meaning. Recording, `/metrics` and docs/metrics.md use this table.
 
-Names have no prefix here; `/metrics` puts the configured one (default `tailrace`) and `_` before each name of `METRICS`.
+Names have no prefix here: `/metrics` puts the configured one (default `tailrace`) and `_` before those of `METRICS`.
 `ALIASES` are exported as they are: dashboards and alerts for Debezium and Kafka Connect read these names.
 """
 
