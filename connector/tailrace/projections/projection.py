@@ -16,7 +16,6 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, TypeVar
 
@@ -27,6 +26,7 @@ from tailrace.projections.core.decoding import Decode, decode_json
 from tailrace.projections.core.event import Event, EventFunction, read_event
 from tailrace.projections.core.failures import Failure, dead_letter_record, log_text
 from tailrace.projections.core.handlers import Handler, Handlers, Model, RegisteredHandler, is_asynchronous
+from tailrace.projections.core.metrics import ProjectionMetrics
 from tailrace.projections.core.partition_worker import PartitionWorker
 from tailrace.projections.core.settings import OnFailure, OnReplay, ProjectionSpec, Settings
 from tailrace.projections.core.store import Partition, ProjectionStore
@@ -100,7 +100,7 @@ class Projection:
         self.store = store
         self.letters = letters or f"{self.name}.dead-letters"
         self.start: Start = start
-        self.outcomes: Counter[str] = Counter()
+        self.metrics = ProjectionMetrics()
         self.is_rebuilding = False
         """Whether this is the shadow copy of a rebuild: handlers see all events as replayed."""
         self.is_finished = False
@@ -126,7 +126,8 @@ class Projection:
         )
         self.workers: dict[Partition, PartitionWorker] = {}
         self._tasks: dict[Partition, asyncio.Task[None]] = {}
-        self._blocked: dict[Partition, str] = {}
+        self.blocked_partitions: dict[Partition, str] = {}
+        """The kind of error after which each of these partitions is retried."""
         self._replays: set[str] = set()
         self._open = False
         app.register(self)
@@ -202,6 +203,7 @@ class Projection:
             return
         worker = PartitionWorker(partition, start, furthest, self.store, self.spec, self)
         self.workers[partition] = worker
+        self.metrics.was_assigned = True
         task = asyncio.create_task(worker.run(), name=f"{self.name} {partition}")
         task.add_done_callback(self._ended)
         self._tasks[partition] = task
@@ -217,7 +219,7 @@ class Projection:
         tasks = list(self._tasks.values())
         self._tasks.clear()
         self.workers.clear()
-        self._blocked.clear()
+        self.blocked_partitions.clear()
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
@@ -252,6 +254,7 @@ class Projection:
                 await asyncio.sleep(self.spec.settings.backoff.delay(attempt))
             else:
                 break
+        self.metrics.dead_letters[failure.reason.value] += 1
         self._log(
             logging.WARNING,
             "dead-lettered",
@@ -264,19 +267,18 @@ class Projection:
         )
 
     def committed(self, worker: PartitionWorker, result: BatchResult) -> None:
-        for outcome, count in result.outcomes.items():
-            self.outcomes[outcome] += count
-        self.outcomes["duplicate"] += result.duplicates
+        self.metrics.committed(worker.partition.topic, result)
 
     def blocked(self, worker: PartitionWorker, error: BaseException | None) -> None:
         """Logs when a partition is blocked, once for each kind of error, and when it makes progress again."""
         if error is None:
-            if self._blocked.pop(worker.partition, None) is not None:
+            if self.blocked_partitions.pop(worker.partition, None) is not None:
                 self._log(logging.INFO, "resumed", partition=str(worker.partition))
             return
+        self.metrics.retries["store" if self.store.is_transient(error) else "event"] += 1
         kind = type(error).__name__
-        if self._blocked.get(worker.partition) != kind:
-            self._blocked[worker.partition] = kind
+        if self.blocked_partitions.get(worker.partition) != kind:
+            self.blocked_partitions[worker.partition] = kind
             self._log(logging.WARNING, "blocked", partition=str(worker.partition), error=log_text(error))
 
     def _log(self, level: int, message: str, **fields: object) -> None:

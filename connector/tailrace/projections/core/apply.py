@@ -52,10 +52,19 @@ class StoredOffsetMoved(Exception):
 
 @dataclass(slots=True)
 class BatchResult:
-    """Counts of a batch's outcomes."""
+    """Counts of a batch's outcomes. `deleted` of the applied events delete their entity.
+
+    The worker adds what the metrics need: number and times of the batch's events, and how long the batch took.
+    """
 
     outcomes: dict[EventOutcome, int] = field(default_factory=dict)
     duplicates: int = 0
+    deleted: int = 0
+    size: int = 0
+    first_ms: int = 0
+    last_ms: int = 0
+    seconds: float = 0.0
+    is_rebuild: bool = False
 
     def count(self, outcome: EventOutcome) -> None:
         self.outcomes[outcome] = self.outcomes.get(outcome, 0) + 1
@@ -216,8 +225,10 @@ class BatchRun:
             self._spec.handlers.decode_data(event, registered)
             await self._call_handler(registered, event)
             self._record(event, EventOutcome.APPLIED)
+        deleted = event.is_tombstone or (registered is not None and registered.deletes)
+        if deleted and registered is not None:
+            self.result.deleted += 1
         if event.version is not None and event.entity is not None and self._versions is not None:
-            deleted = event.is_tombstone or (registered is not None and registered.deletes)
             self.states[event.entity] = self._changed[event.entity] = EntityState(event.version, deleted)
         return True
 

@@ -202,6 +202,7 @@ class PartitionWorker:
 
     async def _commit(self, batch: Sequence[Event], dead_lettered: dict[str, Failure]) -> BatchResult:
         self._is_rebuild = batch[-1].is_rebuild
+        began = time.monotonic()
         with self._spec.tracing.batch(batch):
             async with self._store.transaction(self.partition) as transaction:
                 result = await apply(
@@ -216,6 +217,8 @@ class PartitionWorker:
                 failpoints.reached(failpoints.PROJECTION_APPLIED)
         failpoints.reached(failpoints.PROJECTION_COMMITTED)
         self.next = max(self.next, batch[-1].offset + 1)
+        result.size, result.seconds, result.is_rebuild = len(batch), time.monotonic() - began, self._is_rebuild
+        result.first_ms, result.last_ms = batch[0].time_ms, batch[-1].time_ms
         return result
 
     async def _wait_for_store(self, error: BaseException, retries: int, since: float) -> None:

@@ -105,7 +105,7 @@ class ProjectionApp(faust.App):
         self.coordinator = OffsetCoordinator(self.projections)
         self.wants_web = bool(settings.get("web_enabled", False))
         self._failing: asyncio.Task[None] | None = None
-        self._maintenance: Maintenance | None = None
+        self.maintenance: Maintenance | None = None
         self._crashes: dict[str, deque[float]] = {}
         _require_known(id, settings)
         super().__init__(id, **{**DEFAULTS, **settings})
@@ -172,8 +172,8 @@ class ProjectionApp(faust.App):
     async def on_start(self) -> None:
         check_app(self)
         await self._wait_for_kafka()
-        self._maintenance = Maintenance(self)
-        await self._maintenance.start()
+        self.maintenance = Maintenance(self)
+        await self.maintenance.start()
         await super().on_start()
         if self.receivers:
             # Only for the subscription: no stream reads this topic object.
@@ -182,8 +182,8 @@ class ProjectionApp(faust.App):
     async def on_shutdown(self) -> None:
         """Called when reading has ended."""
         await super().on_shutdown()
-        if self._maintenance is not None:
-            await self._maintenance.stop()
+        if self.maintenance is not None:
+            await self.maintenance.stop()
 
     async def _wait_for_kafka(self) -> None:
         """Waits for a broker that is unavailable at the start; Faust would exit."""

@@ -47,6 +47,8 @@ class Maintenance:
         self._task: asyncio.Task[None] | None = None
         self._watchdog: Watchdog | None = None
         self._stall_detector = StallDetector(2 * LOOK_SECONDS)
+        self.ends: Mapping[Partition, int] = {}
+        """The ends of the partitions that this worker reads, as of the last look."""
 
     async def start(self) -> None:
         for projection in self._app.projections:
@@ -57,6 +59,10 @@ class Maintenance:
             self._task.add_done_callback(self._ended)
             self._watchdog = Watchdog(min(each.spec.settings.give_up for each in self._app.projections))
             self._watchdog.start(asyncio.get_running_loop())
+
+    def longest_wait(self, projection: Projection) -> tuple[Partition | None, float]:
+        """Returns the partition of a projection whose next record has not arrived for longest; see StallDetector."""
+        return self._stall_detector.longest(projection.workers.keys())
 
     async def stop(self) -> None:
         if self._task is not None:
@@ -99,6 +105,7 @@ class Maintenance:
         """Compares how far each partition was read with the end of its log."""
         workers = [worker for projection in self._app.projections for worker in projection.workers.values()]
         if not workers:
+            self.ends = {}
             self._stall_detector.look(time.monotonic(), {}, {}, ())
             return
         ends: Mapping[Partition, int] | None = None
@@ -107,6 +114,8 @@ class Maintenance:
                 ends = await self._app.reader.ends_of({worker.partition for worker in workers})
         if ends is None:
             await require_certificates(connection(self._app))  # Kafka may have got an invalid certificate
+        else:
+            self.ends = ends
         busy = {worker.partition for worker in workers if worker.queued or worker.busy_since is not None}
         self._stall_detector.look(time.monotonic(), self._app.reader.reached(), ends, busy)
 

@@ -134,5 +134,5 @@ class Rebuild:
         return reached
 
     def _log(self, message: str) -> None:
-        counts = {name: count for name, count in self._projection.outcomes.items() if count}
+        counts = {name: count for name, count in self._projection.metrics.outcomes.items() if count}
         log.info(message, extra={"fields": {"projection": self._projection.name, **counts}})
