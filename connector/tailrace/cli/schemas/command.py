@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import typer
@@ -14,7 +15,7 @@ from tailrace.cli.schemas.registry import diff, register
 from tailrace.cli.schemas.target import AS_JSON, FILE, FOLDER, Target, entries, find_target
 from tailrace.config.load import load_pipeline
 from tailrace.errors import SchemaError
-from tailrace.schemas.compatibility.check import Conflict
+from tailrace.schemas.compatibility.check import Conflict, Mode
 from tailrace.schemas.compatibility.modes import Modes, read_modes
 from tailrace.schemas.compatibility.review import Finding, review
 from tailrace.schemas.folder import COMPATIBILITY, SchemaFile, compile_files
@@ -61,11 +62,19 @@ def list_schemas(file: Path | None = FILE, folder: Path | None = FOLDER, as_json
 
 
 @app.command()
-def check(file: Path | None = FILE, folder: Path | None = FOLDER, as_json: bool = AS_JSON) -> int:
+def check(
+    file: Path | None = FILE,
+    folder: Path | None = FOLDER,
+    allow: list[str] = typer.Option(
+        [], "--allow", metavar="SUBJECT", help="Accept all changes of this subject in this run; may be repeated."
+    ),
+    as_json: bool = AS_JSON,
+) -> int:
     """Check that every schema is valid and every change is compatible.
 
     Needs only the files, so it can run in CI. The folder's compatibility.yaml sets the mode of each subject. The
-    default is BACKWARD: a consumer with the new version can read what was written with the previous one.
+    default is BACKWARD: a consumer with the new version can read what was written with the previous one. A change that
+    cannot be proven compatible counts as incompatible.
 
     Exit codes: 0 all schemas are fine, 1 a change is incompatible, 2 a schema is invalid.
 
@@ -73,11 +82,12 @@ def check(file: Path | None = FILE, folder: Path | None = FOLDER, as_json: bool 
     Examples:
       tailrace schemas check --folder schemas
       tailrace schemas check orders.yaml --json
+      tailrace schemas check --folder schemas --allow OrderPlaced
     """
     target = find_target(file, folder)
     files = target.files()
     compile_files(files)
-    findings = review(files, _modes(target, files))
+    findings = review(files, _modes(target, files, allow))
     bad = [finding for finding in findings if finding.conflicts]
     if as_json:
         emit_json({"ok": not bad, "schemas": len(findings), "conflicts": [_conflict_json(found) for found in bad]})
@@ -88,7 +98,10 @@ def check(file: Path | None = FILE, folder: Path | None = FOLDER, as_json: bool 
             for problem in conflict.problems:
                 where = finding.file.locate(path_of(problem.place))
                 say(f"  {where} {problem.what} ({_direction(conflict, finding)})")
-        say(f"  remedy: make the change compatible, or allow it in {target.folder}/compatibility.yaml")
+        say(
+            f"  remedy: make the change compatible, or allow it in {target.folder}/compatibility.yaml or, once, with "
+            f"--allow {finding.file.subject}"
+        )
     say(f"{len(findings)} schemas: {len(bad) or 'none'} with an incompatible change.")
     return 1 if bad else 0
 
@@ -114,16 +127,15 @@ def describe_streams(
     sys.stdout.write(json.dumps(describe(load_pipeline(file), version), indent=2, ensure_ascii=False) + "\n")
 
 
-def _modes(target: Target, files: list[SchemaFile]) -> Modes:
+def _modes(target: Target, files: list[SchemaFile], allow: list[str]) -> Modes:
     """Reads the modes. Rejects one for a subject that does not exist, because the name is most likely misspelt."""
-    modes = read_modes(target.folder)
-    unknown = sorted(modes.subjects.keys() - {file.subject for file in files})
-    if unknown:
-        raise SchemaError(
-            f"{target.folder}/{COMPATIBILITY}: there is no subject {', '.join(unknown)}",
-            remedy="Correct the name, or remove it.",
-        )
-    return modes
+    modes, known = read_modes(target.folder), {file.subject for file in files}
+    for where, names in ((f"{target.folder}/{COMPATIBILITY}", modes.subjects.keys()), ("--allow", set(allow))):
+        if unknown := sorted(names - known):
+            raise SchemaError(
+                f"{where}: there is no subject {', '.join(unknown)}", remedy="Correct the name, or remove it."
+            )
+    return replace(modes, subjects={**modes.subjects, **dict.fromkeys(allow, Mode.NONE)})
 
 
 def _conflict_json(finding: Finding) -> dict[str, object]:

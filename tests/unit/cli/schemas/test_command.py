@@ -69,6 +69,15 @@ def test_the_mode_decides_which_changes_are_allowed(
     assert run(capsys, "check", "--folder", str(tmp_path))[0] == code
 
 
+def test_a_change_can_be_allowed_for_one_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    write(tmp_path, Order_1=OPEN, Order_2=NEEDS_MORE, User_1=OPEN, User_2=NEEDS_MORE)
+    code, out, _ = run(capsys, "check", "--folder", str(tmp_path), "--allow", "Order")
+    assert (code, "Order/2.json" in out, "--allow User" in out) == (1, False, True)
+    assert run(capsys, "check", "--folder", str(tmp_path), "--allow", "Order", "--allow", "User")[0] == 0
+    code, _, error = run(capsys, "check", "--folder", str(tmp_path), "--allow", "Oder")
+    assert (code, "--allow: there is no subject Oder" in error) == (2, True)
+
+
 def test_strict_mode_includes_undeclared_properties(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     write(tmp_path, Order_1=OPEN, Order_2=OFFERS_MORE)
     (tmp_path / "compatibility.yaml").write_text("strict: true")
