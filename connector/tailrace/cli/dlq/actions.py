@@ -19,7 +19,7 @@ from tailrace.cli.dlq.context import DlqContext, Require, find_context, ids_firs
 from tailrace.cli.dlq.edit import edited as edit_payload
 from tailrace.cli.dlq.parked_dead_letters import ParkedDeadLetterRequests
 from tailrace.cli.dlq.parked_keys import first_letters_of, give_up
-from tailrace.cli.dlq.results import Outcome
+from tailrace.cli.dlq.results import ResolutionReport
 from tailrace.cli.dlq.selection import (
     AS_JSON,
     BOOTSTRAP,
@@ -109,7 +109,7 @@ def redrive(
     )
     _require_one(choice, edit=edit, payload=payload)
     context = find_context(file, letters, bootstrap, kafka_setting)
-    publishing, reader, outcome = context.publishing(), context.reader(), Outcome(as_json)
+    publishing, reader, outcome = context.publishing(), context.reader(), ResolutionReport(as_json)
     replaced: dict[DeadLetterId, tuple[DeadLetter, bool]] = {}
 
     def prepare(letter: DeadLetter) -> RedriveItem:
@@ -197,7 +197,7 @@ def discard(
     def prepare(letter: DeadLetter) -> RedriveItem:
         return RedriveItem(letter, _resolution("discarded", letter, why))
 
-    reader, outcome = context.reader(), Outcome(as_json)
+    reader, outcome = context.reader(), ResolutionReport(as_json)
     ranges, counted = _count(reader, choice)
     if not counted:
         return _try(reader, choice, ranges, prepare, outcome)
@@ -264,7 +264,7 @@ def _confirmed(counted: Counter[str], what: str, *, warning: str = "") -> bool:
     return False
 
 
-def _try(reader: DeadLetterReader, choice: Choice, ranges: Ranges, prepare: Prepare, outcome: Outcome) -> int:
+def _try(reader: DeadLetterReader, choice: Choice, ranges: Ranges, prepare: Prepare, outcome: ResolutionReport) -> int:
     """Reports what would be done, without doing it."""
     resolved = reader.resolved_ids()
     with closing(choice.letters(reader, ranges, resolved)) as letters:
@@ -281,7 +281,7 @@ def _act(
     choice: Choice,
     ranges: Ranges,
     prepare: Prepare,
-    outcome: Outcome,
+    outcome: ResolutionReport,
     require: Require = lambda _: None,
 ) -> int:
     options = context.kafka
@@ -306,7 +306,7 @@ def _act(
     return outcome.end()
 
 
-def _prepared(letter: DeadLetter, prepare: Prepare, outcome: Outcome) -> RedriveItem | None:
+def _prepared(letter: DeadLetter, prepare: Prepare, outcome: ResolutionReport) -> RedriveItem | None:
     try:
         return prepare(letter)
     except Rejected as rejected:
@@ -314,7 +314,7 @@ def _prepared(letter: DeadLetter, prepare: Prepare, outcome: Outcome) -> Redrive
         return None
 
 
-def _skip(reader: DeadLetterReader, letter: DeadLetter, outcome: Outcome) -> None:
+def _skip(reader: DeadLetterReader, letter: DeadLetter, outcome: ResolutionReport) -> None:
     resolution = reader.resolutions([letter]).get(letter.id)
     outcome.report(
         letter,

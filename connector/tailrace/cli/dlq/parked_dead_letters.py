@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 import time
 
-from tailrace.cli.dlq.results import Outcome
+from tailrace.cli.dlq.results import ResolutionReport
 from tailrace.dlq import requests
 from tailrace.dlq.dead_letter import DeadLetter
 from tailrace.dlq.parked_keys import FIRST, ParkingRequest, ParkingState
@@ -48,7 +48,7 @@ class ParkedDeadLetterRequests:
         )
         self._letters.append(letter)
 
-    def send(self, outcome: Outcome) -> None:
+    def send(self, outcome: ResolutionReport) -> None:
         """Sends all requests at once, waits for the answers of the pipeline, and reports them."""
         if not self._requests:
             return
@@ -66,7 +66,7 @@ class ParkedDeadLetterRequests:
         for letter in waiting:
             outcome.report(letter, "requested", ": the pipeline does it when it runs")
 
-    def _report(self, letter: DeadLetter, parking_state: ParkingState, outcome: Outcome) -> bool:
+    def _report(self, letter: DeadLetter, parking_state: ParkingState, outcome: ResolutionReport) -> bool:
         """Reports the result of a request; False if it is not known yet."""
         if letter.id in parking_state.requests:
             return False

@@ -13,7 +13,7 @@ from tailrace.dlq.redrive import RedriveFailure, RedriveItem
 
 
 @dataclass(slots=True)
-class Outcome:
+class ResolutionReport:
     """Prints and counts results."""
 
     as_json: bool
