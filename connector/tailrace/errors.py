@@ -86,6 +86,7 @@
     │   ├── EventDeadLettered       the event was dead-lettered instead of published
     │   ├── ReceiptUnavailable      nothing shows whether the event is published
     │   └── NotPublishedYet         the event was not published within the time limit   RETRY
+    ├── PipelineStalled             the pipeline runs, but makes no progress    ours    HALT
     ├── Halted                      a bad event, and the policy is `halt`       user    HALT
     └── Rejected                    this one event cannot be published          user    DEAD_LETTER
 
@@ -509,6 +510,10 @@ class ReceiptUnavailable(OutboxError):
 
 class NotPublishedYet(OutboxError):
     action = Action.RETRY
+
+
+class PipelineStalled(TailraceError):
+    pass
 
 
 class Halted(TailraceError):

@@ -18,6 +18,7 @@ from tailrace.kafka.reader import TopicFollower
 from tailrace.positions.base import Position
 from tailrace.state import offsets
 from tailrace.state.process_identity import has_ended
+from tailrace.state.status import parse_failure, status_key
 from tailrace.state.target_state import parse_target, target_key
 
 OWNER_SUFFIX = "/claim"
@@ -107,6 +108,8 @@ class OwnerWatch:
         """How many ownership records were read so far."""
         self.target: str | None = None
         """The stored target state: RUNNING, PAUSED or STOPPED; None if there is none."""
+        self.failure = ""
+        """The code of the error, if the last announced state is FAILED."""
 
     def look(self) -> None:
         """Reads what was written since the last call. Raises KafkaUnavailable if that cannot be read."""
@@ -135,6 +138,8 @@ class OwnerWatch:
             self._position = value
         elif key == target_key(self._options.pipeline):
             self.target = parse_target(value)
+        elif key == status_key(self._options.pipeline):
+            self.failure = parse_failure(value)
         return False
 
     @property

@@ -53,6 +53,15 @@ def announce(options: KafkaOptions, state: str, error: TailraceError | None = No
     return _write(options, key, json.dumps(report).encode())
 
 
+def parse_failure(value: bytes | None) -> str:
+    """Returns the code of the error if the announced state is FAILED; otherwise an empty text."""
+    try:
+        found = json.loads(value or b"{}")
+        return str(found["error"]["code"]) if found["state"] == "FAILED" else ""
+    except (ValueError, KeyError, TypeError):
+        return ""
+
+
 def withdraw_standby(options: KafkaOptions) -> bool:
     """Removes the state of a waiting instance."""
     return _write(options, standby_key(options.pipeline), None)

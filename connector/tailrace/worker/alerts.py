@@ -1,8 +1,12 @@
-"""Reports new dead letters to people: as log lines and, if configured, by calls of a webhook.
+"""Reports to people what needs attention: as log lines and, if configured, by calls of a webhook.
 
-A pair of reason and event type that is new is reported at once, then at most once per interval with the number since.
-The pipeline only counts; one daemon thread writes and calls, so a slow webhook delays nothing. Alerts that could not be
-delivered stay counted, and the next call carries the sum. The number of pairs is bounded; the rest counts as `other`.
+New dead letters are counted by reason and event type. A pair of these that is new is reported at once, then at most
+once per interval with the number since. The pipeline only counts; one daemon thread writes and calls, so a slow webhook
+delays nothing. Alerts that could not be delivered stay counted, and the next call carries the sum. The number of pairs
+is bounded; the rest counts as `other`.
+
+Everything else is a notice of some kind (`metric_table.ALERTS`): a stall, a log in danger, a slow leak of dead letters,
+a recovery. Of each kind, the latest is sent; `alert_rules.py` decides when there is one.
 
 Alerts contain no payload and no explanation, which may quote a payload. A killed process may leave some unsent; the
 dead letters themselves are in Kafka.
@@ -24,8 +28,10 @@ from typing import NamedTuple, Protocol
 
 from tailrace import backoff
 from tailrace.worker.logs import StructuredLogger
+from tailrace.worker.metric_table import ALERTS
 from tailrace.worker.webhook import CallOutcome, CallResult, WebhookCaller, WebhookOptions
 
+DEAD_LETTERS, LEAK, STALL, LOG_IN_DANGER, RECOVERY = ALERTS
 MAX_PAIRS = 100
 OTHER = "other"
 """The event type under which further pairs are counted, by reason."""
@@ -55,6 +61,17 @@ class Alert(NamedTuple):
     dead_letters: int
     since: float
     until: float
+
+
+@dataclass(frozen=True, slots=True)
+class Notice:
+    """Something that people should know: what, why and the remedy; `at` is a Unix time."""
+
+    kind: str
+    what: str
+    why: str
+    remedy: str
+    at: float
 
 
 @dataclass(slots=True)
@@ -134,7 +151,12 @@ class Alerts:
         dead_letter_topic: str,
         clock: Clock | None = None,
         chance: Callable[[], float] = random,
+        raised: Callable[[str], None] = lambda _: None,
     ) -> None:
+        """`raised` is called with the kind of each alert."""
+        self._raised = raised
+        self._notices: dict[str, Notice] = {}
+        """Notices that the webhook has not received, by kind."""
         self._pipeline = pipeline
         self._log = log
         self._topic = dead_letter_topic
@@ -165,6 +187,17 @@ class Alerts:
             if is_new:
                 self._changed.notify()
 
+    def notify(self, kind: str, what: str, *, why: str = "", remedy: str = "") -> None:
+        """Logs a notice and sends it to the webhook. Does not wait for that and does not raise."""
+        write = self._log.info if kind == RECOVERY else self._log.warning
+        write("alert", alert=kind, what=what, why=why, remedy=remedy)
+        self._raised(kind)
+        if self._webhook is not None:
+            with self._changed:
+                self._notices.pop(kind, None)
+                self._notices[kind] = Notice(kind, what, why, remedy, self._clock.wall())
+                self._changed.notify()
+
     def close(self, seconds: float) -> None:
         """Writes the remaining log lines, calls the webhook for at most `seconds`, and logs what stays unsent."""
         with self._changed:
@@ -177,9 +210,12 @@ class Alerts:
         self._write(lines)
         self._thread.join(max(seconds, 0.0))
         with self._changed:
-            missed = self._calls.unreported() + self._refused
-        if missed:
-            self._log.warning("webhook missed alerts", dead_letters=missed, webhook=self._host, topic=self._topic)
+            missed, notices = self._calls.unreported() + self._refused, len(self._notices)
+        if missed or notices:
+            fields: dict[str, object] = {"notices": notices} if notices else {}
+            self._log.warning(
+                "webhook missed alerts", dead_letters=missed, webhook=self._host, topic=self._topic, **fields
+            )
 
     def _run(self) -> None:
         running = True
@@ -198,29 +234,32 @@ class Alerts:
         """Waits until something is due or `close` was called, and returns the time."""
         while True:
             now = self._clock.monotonic()
-            due = min(self._lines.next_due(), max(self._calls.next_due(), self._not_before))
+            call = -math.inf if self._notices else self._calls.next_due()
+            due = min(self._lines.next_due(), max(call, self._not_before))
             if due <= now or self._close_by is not None:
                 return now
             self._clock.wait(self._changed, None if due == math.inf else due - now)
 
-    def _next_call(self, now: float) -> Alert | None:
-        if self._close_by is None:
-            return self._calls.due(now) if now >= self._not_before else None
+    def _next_call(self, now: float) -> Alert | Notice | None:
         # When closing, everything is due, until time is up or a call fails.
-        return self._calls.due(math.inf) if now < self._close_by and not self._failures else None
+        is_time = now >= self._not_before if self._close_by is None else now < self._close_by and not self._failures
+        if not is_time:
+            return None
+        if self._notices:
+            return next(iter(self._notices.values()))
+        return self._calls.due(now if self._close_by is None else math.inf)
 
-    def _finish_call(self, alert: Alert, result: CallResult) -> None:
+    def _finish_call(self, alert: Alert | Notice, result: CallResult) -> None:
         with self._changed:
             now = self._clock.monotonic()
             if result.outcome is CallOutcome.FAILED:
                 self._failures += 1
                 self._not_before = now + backoff.delay(self._failures, chance=self._chance)
-                self._calls.postpone(alert)
+                self._postpone(alert)
             else:
                 self._failures = 0
                 self._not_before = -math.inf
-                self._calls.settle(alert, now)
-                self._refused += alert.dead_letters if result.outcome is CallOutcome.REFUSED else 0
+                self._settle(alert, now, refused=result.outcome is CallOutcome.REFUSED)
         if result.outcome is CallOutcome.DELIVERED:
             if self._logged_failures:
                 self._log.info("webhook answers again", webhook=self._host, refused=self._refused)
@@ -230,8 +269,22 @@ class Alerts:
             then = "the call is retried" if result.outcome is CallOutcome.FAILED else "the call is not repeated"
             self._log.warning(f"webhook {result.outcome.value}", webhook=self._host, what=result.detail, then=then)
 
+    def _postpone(self, alert: Alert | Notice) -> None:
+        if isinstance(alert, Alert):
+            self._calls.postpone(alert)
+        elif alert.kind in self._notices:
+            self._notices[alert.kind] = self._notices.pop(alert.kind)
+
+    def _settle(self, alert: Alert | Notice, now: float, *, refused: bool) -> None:
+        if isinstance(alert, Alert):
+            self._calls.settle(alert, now)
+            self._refused += alert.dead_letters if refused else 0
+        elif self._notices.get(alert.kind) is alert:
+            del self._notices[alert.kind]
+
     def _write(self, alerts: list[Alert]) -> None:
         for alert in alerts:
+            self._raised(DEAD_LETTERS)
             self._log.warning(
                 "dead-lettered",
                 reason=alert.reason,
@@ -242,13 +295,17 @@ class Alerts:
                 topic=self._topic,
             )
 
-    def _body(self, alert: Alert) -> bytes:
+    def _body(self, alert: Alert | Notice) -> bytes:
+        if isinstance(alert, Notice):
+            notice = {"what": alert.what, "why": alert.why, "remedy": alert.remedy, "at": _iso(alert.at)}
+            return json.dumps({"pipeline": self._pipeline, "alert": alert.kind, **notice}).encode()
         # The hint is to be pasted into a shell, and the type's name is data: it is escaped as a pattern and quoted.
         hint = ["tailrace", "dlq", "list", f"{self._pipeline}.yaml", "--reason", alert.reason]
         if alert.type != OTHER and len(alert.type) < LONGEST_TYPE:
             hint += ["--type", glob.escape(alert.type)]
         content = {
             "pipeline": self._pipeline,
+            "alert": DEAD_LETTERS,
             "reason": alert.reason,
             "type": alert.type,
             "count": alert.dead_letters,

@@ -48,6 +48,8 @@ class Standby:
         self._reported = ""
         self._announced_at = float("-inf")
         self._is_announced = False
+        self.earlier_failure = ""
+        """The error with which the last run of the pipeline failed, if it did; known after `wait`."""
 
     def wait(self) -> bool:
         """Waits until this instance may take over; returns False if it was stopped. Raises what prevents a start."""
@@ -58,6 +60,7 @@ class Standby:
             if busy is None and self._obey_target and watch.target not in (None, RUNNING):
                 self._on_state("WAITING", _suspended(watch.target))
             elif busy is None:
+                self.earlier_failure = watch.failure
                 return True
             elif watch.is_live or not watch.in_use:
                 self._report(busy, standby=watch.in_use)

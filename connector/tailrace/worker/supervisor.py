@@ -19,6 +19,7 @@ from tailrace.errors import (
     Action,
     Fenced,
     KafkaUnavailable,
+    PipelineStalled,
     RecordDelayed,
     RecordsRefused,
     TailraceError,
@@ -36,6 +37,8 @@ from tailrace.state.sequences import StoredSequences
 from tailrace.state.status import announce
 from tailrace.state.stored_state import StoredState
 from tailrace.wakeup import Wakeup
+from tailrace.worker.alert_rules import RecoveryRule
+from tailrace.worker.alerts import RECOVERY, STALL
 from tailrace.worker.earlier_dead_letters import EarlierDeadLetters
 from tailrace.worker.logs import StructuredLogger
 from tailrace.worker.outage import ServerOutage
@@ -83,6 +86,8 @@ class Supervisor:
         self._chance = {"chance": chance} if chance else {}
         self._log = StructuredLogger(pipeline=wiring.settings.pipeline)
         self._on_state = on_state
+        self.metrics = wiring.metrics()
+        self._recovery = RecoveryRule()
         self.stored: Callable[[], Position | None] = lambda: None
         """Returns the position that the running attempt stored last."""
         self._standby = Standby(wiring, self._log, self._stopped, on_state, obey_target=obey_target)
@@ -94,12 +99,12 @@ class Supervisor:
 
     def run(self) -> None:
         """Runs until stopped; raises the error that needs a person."""
-        self._alerts = self._wiring.alerts(self._log)
+        self.alerts = self._wiring.alerts(self._log, self.metrics.alerted)
         try:
             self._run()
         finally:
             self._ownership.stop_heartbeat()  # heartbeats would make standby instances wait for nothing
-            self._alerts.close(ALERT_SECONDS)
+            self.alerts.close(ALERT_SECONDS)
             if self._wiring.rules is not None:
                 self._wiring.rules.close()
 
@@ -115,6 +120,7 @@ class Supervisor:
             try:
                 self._attempt()
             except RecordsRefused as refused:
+                self.metrics.attempt_failed(refused)
                 if self._is_given_up(refused.reasons):
                     error = TopicRefused(refused.what, why="; ".join(refused.reasons.values()))
                     self._fail(error)
@@ -126,6 +132,7 @@ class Supervisor:
                 # Retried at once: batches get smaller each time, so this ends.
                 self._log.warning("topic limits", what=changed.what, why=changed.why)
             except TailraceError as ended:
+                self.metrics.attempt_failed(ended)
                 left = self._recovered_or(self._wiring.diagnosed(ended))
                 if left is None:
                     continue
@@ -177,7 +184,7 @@ class Supervisor:
         return earlier.decorated(again)
 
     def _attempt(self) -> None:
-        processor = self._wiring.processor()
+        processor = replace(self._wiring.processor(), validated=self.metrics.validated)
         admin = self._wiring.admin()
         if self._ran or not self._ownership.taken:
             self._wiring.require_position_known(admin, ran=self._ran)
@@ -188,7 +195,12 @@ class Supervisor:
             return
         state = StoredState(self._wiring.kafka)
         publisher = self._wiring.publisher(
-            admin, self._wakeup, self._alerts.dead_lettered, require_owned=self._ownership.require_held, stored=state
+            admin,
+            self._wakeup,
+            self._dead_lettered,
+            require_owned=self._ownership.require_held,
+            stored=state,
+            recorder=self.metrics,
         )
         source = self._wiring.source(self._wakeup, lambda: state.rewind.until if state.rewind else None)
         parking = self._wiring.parking(admin)
@@ -205,6 +217,7 @@ class Supervisor:
                 processor, publisher, on_current_timeline(state.rewind, source), sequences, parks=parking is not None
             ),
             hurry=marker.waits if marker is not None else lambda: False,
+            recorder=self.metrics,
         )
         books = self._wiring.position_recorder(admin, publisher, source, self._log_history_error)
 
@@ -228,6 +241,7 @@ class Supervisor:
                 self._step_aside()
             raise
         finally:
+            self.metrics.ended()
             if marker is not None:
                 marker.close()
             books.close()
@@ -241,6 +255,7 @@ class Supervisor:
         """Waits until nobody else runs the pipeline, then takes ownership; returns False if stopped."""
         if not self._standby.wait():
             return False
+        self._recovery.failed_before(self._standby.earlier_failure)
         self._on_state("STARTING", None)
         self._take_ownership()
         return True
@@ -272,6 +287,7 @@ class Supervisor:
         except TailraceError as failure:
             return failure
         self._recovered = True
+        self._recovery.log_recovered()
         return None
 
     def _step_aside(self) -> None:
@@ -305,7 +321,10 @@ class Supervisor:
         self._outage.end()
         self._log.info("running", position=str(position), delivery=self._wiring.settings.kafka.delivery)
         self._announce("RUNNING")
+        self.metrics.started(position)
         self._on_state("RUNNING", None)
+        if recovered := self._recovery.started(time.monotonic()):
+            self.alerts.notify(RECOVERY, recovered)
 
     def _pause(self, error: TailraceError, attempt: int) -> bool:
         """Waits before the next attempt. Returns True if the server is available again and the wait ended early."""
@@ -322,6 +341,8 @@ class Supervisor:
         )
         self._kafka_away = isinstance(error, KafkaUnavailable)
         self._ownership.stop_heartbeat()
+        self._recovery.interrupted(error.code, time.monotonic())
+        self.metrics.retrying(seconds)
         self._on_state("RETRYING", error)
         self._announce("RETRYING", error)
         return self._outage.wait(seconds, self._stopped, self._wiring.probe(error))
@@ -334,6 +355,20 @@ class Supervisor:
         if not isinstance(error, Fenced):
             self._announce("FAILED", error)
             self._ownership.release()
+
+    def stalled(self, error: PipelineStalled) -> None:
+        """Reports that the pipeline makes no progress; the process must end at once. For another thread.
+
+        The threads of the pipeline may be blocked, so this one announces the state for them.
+        """
+        self.failure = error
+        self.alerts.notify(STALL, error.what, why=error.why, remedy=error.remedy)
+        self._fail(error)
+        self.alerts.close(ALERT_SECONDS)
+
+    def _dead_lettered(self, reason: str, type_name: str, count: int) -> None:
+        self.metrics.dead_lettered(reason, count)
+        self.alerts.dead_lettered(reason, type_name, count)
 
     def _log_history_error(self, error: TailraceError) -> None:
         self._log.warning("position history", error=error.code, what=error.what, why=error.why, remedy=error.remedy)

@@ -33,6 +33,7 @@ from tailrace.outbox.marks.columns import mark_columns, require_mark_columns
 from tailrace.pipeline.loop import RowSource
 from tailrace.pipeline.processor import EventProcessor
 from tailrace.pipeline.record_retries import RecordRetries
+from tailrace.pipeline.recorder import Recorder
 from tailrace.positions.base import Position
 from tailrace.positions.postgres import LsnPosition
 from tailrace.routing.folder import load_topics
@@ -54,6 +55,7 @@ from tailrace.worker.logs import StructuredLogger
 from tailrace.worker.marks.marker import DeliveryMarker
 from tailrace.worker.marks.postgres import PostgresMarks
 from tailrace.worker.marks.store import MarkStore
+from tailrace.worker.metrics import PipelineMetrics
 from tailrace.worker.options import (
     DAY_MS,
     DEAD_LETTER_BYTES,
@@ -287,11 +289,16 @@ class Wiring:
             )
         return ServerProbe("postgres", partial(is_up, self.database.conninfo))
 
-    def alerts(self, log: StructuredLogger) -> Alerts:
+    def alerts(self, log: StructuredLogger, raised: Callable[[str], None] = lambda _: None) -> Alerts:
         """Creates the alerts, with their thread. Call once per process."""
         hook = self.settings.dead_letters.webhook
         options = WebhookOptions(hook.url.reveal(), hook.header_values(), hook.timeout, hook.interval) if hook else None
-        return Alerts(self.settings.pipeline, log, options, dead_letter_topic=self.kafka.dead_letter_topic)
+        topic = self.kafka.dead_letter_topic
+        return Alerts(self.settings.pipeline, log, options, dead_letter_topic=topic, raised=raised)
+
+    def metrics(self) -> PipelineMetrics:
+        """Creates the metrics of the pipeline. Call once per process."""
+        return PipelineMetrics(own_topics(self.kafka), capacity=self.settings.limits.batch_records)
 
     def diagnosed(self, error: TailraceError) -> TailraceError:
         """Returns the cause of an error if it is a rejected certificate, which looks like an unavailable broker."""
@@ -314,6 +321,7 @@ class Wiring:
         alert: Callable[[str, str, int], None],
         require_owned: Callable[[float], None] = lambda _: None,
         stored: StoredState | None = None,
+        recorder: Recorder | None = None,
     ) -> Publisher:
         """Connects to Kafka, creates missing topics, and stores the routing rules for other commands."""
         known_topics.remember(self.kafka, self.declared, self.settings.topics.template, partition_counts(admin))
@@ -331,6 +339,7 @@ class Wiring:
             wakeup=wakeup,
             dead_lettered=dead_lettered,
             require_owned=require_owned,
+            recorder=recorder,
         )
 
 

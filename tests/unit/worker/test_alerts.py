@@ -99,6 +99,7 @@ class TestReporting:
         assert hook.calls == [
             {
                 "pipeline": "orders",
+                "alert": "dead_letters",
                 "reason": INVALID,
                 "type": "OrderPlaced",
                 "count": 3,
