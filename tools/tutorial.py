@@ -88,7 +88,7 @@ def _of_no_machine(text: str, folder: Path) -> str:
 
 
 def _environment(folder: Path) -> dict[str, str]:
-    """A plain terminal; a stack of its own; psql from the stack's own package if there is no other."""
+    """A plain terminal; a separate stack; psql from the stack's own package if there is no other."""
     kept = {name: value for name, value in os.environ.items() if not name.startswith(("TAILRACE_", "PG"))}
     path = [str(Path(sys.executable).parent), kept.get("PATH", "")]
     if shutil.which("psql") is None:

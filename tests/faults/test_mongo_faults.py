@@ -16,7 +16,7 @@ from tailrace.testkit.topic_reader import header, read_all
 
 @pytest.fixture(scope="module")
 def small_mongo() -> Iterator[MongoServer]:
-    """A server of its own with a small oplog."""
+    """A separate server with a small oplog."""
     with MongoServer(oplog_mb=1, choice=ServerChoice.LOCAL) as server:
         yield server
 

@@ -57,7 +57,7 @@ def once(shop: Shop, events: list[str]) -> None:
 
 
 def test_moved_rows_are_published_once(either: Shop) -> None:
-    """Moved in a transaction of its own, in that of the insert, in a large one that is killed half-way; deleted."""
+    """Moved in a separate transaction, in that of the insert, in a large one that is killed half-way; deleted."""
     shop = either
     partition(shop)
     shop.configure(source={"on_change": "halt", "start": "beginning"}, limits={"batch_records": 10})

@@ -63,7 +63,7 @@ def unexpected(message: str) -> None:
 
 
 class TestServer:
-    """Tests with a server of their own, because they kill it."""
+    """Tests with a separate server, because they kill it."""
 
     @pytest.mark.slow
     def test_data_survives_a_kill_and_stopping_leaves_nothing_behind(

@@ -10,7 +10,7 @@ from typing import NoReturn
 
 EXIT_INTERRUPTED = 130
 EXIT_ON_STOP = ("run", "project")
-"""A stop signal ends these with exit code 0. They change nothing before they have installed handlers of their own."""
+"""A stop signal ends these with exit code 0. They change nothing before they have installed their own handlers."""
 INTERRUPT_ON_STOP = ("recover", "replay")
 """SIGTERM interrupts these as Ctrl-C does."""
 

@@ -139,7 +139,7 @@ def _latest_ms(entry: PositionEntry) -> int:
 def _readable_from(entries: Sequence[PositionEntry], oldest: int) -> PositionEntry | None:
     """Returns an entry at which no transaction from `oldest` on had been published; None if none is known.
 
-    A snapshot lists running transactions but not their savepoints, which have ids of their own. So it is used only up
+    A snapshot lists running transactions but not their savepoints, which have their own ids. So it is used only up
     to its `xmin`: a later id may have committed long before the snapshot was taken, but not before an older snapshot
     whose `xmax` it has not reached. The entry before the first one with that snapshot is safe.
     """

@@ -1,4 +1,4 @@
-"""Runs rules in a process of their own, with a time limit that holds: a process that exceeds it is killed.
+"""Runs rules in a separate process, with a time limit that holds: a process that exceeds it is killed.
 
 Events are sent in groups, so a rule costs little more than its own time. If the process does not answer in time or
 ends, it is started again and gets the rest one by one: so the event and the rule that are the cause are found. A rule

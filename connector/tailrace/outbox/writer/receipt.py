@@ -42,7 +42,7 @@ class Receipt:
     def wait(self, timeout: float | None = None, *, connection: Handle = None) -> Receipt:
         """Waits, after the commit, until consumers can see the event (or it is dead-lettered).
 
-        Reads with a short connection of its own (psycopg), a connection of the engine (SQLAlchemy) or the thread's
+        Reads with a separate, short connection (psycopg), a connection of the engine (SQLAlchemy) or the thread's
         connection (Django), unless one is given. Raises NotPublishedYet after `timeout` seconds, NotCommitted if the
         event is not committed, ReceiptUnavailable if nothing shows whether it is published.
         """

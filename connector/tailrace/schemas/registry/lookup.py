@@ -18,7 +18,7 @@ _log = logging.getLogger("tailrace.schemas")
 
 
 class ServiceSchemas(RegistrySchemas):
-    """The schemas of a registry, with a client of their own, which `close` closes."""
+    """The schemas of a registry, with their own client, which `close` closes."""
 
     def __init__(self, client: RegistryClient, warn: Callable[[str], None]) -> None:
         self._own_client = client

@@ -1,7 +1,7 @@
 """A small parent process of one server that ends the server and removes its files when the owner process dies.
 
 Run as a script, not imported: `python -I -S reaper.py OWNER_PID RUN_DIR`. It starts the server as its child and is the
-*subreaper* of all its descendants: Postgres puts each backend into a session of its own, so no process group contains
+*subreaper* of all its descendants: Postgres puts each backend into its own session, so no process group contains
 them, but when the postmaster dies they become the reaper's children and are killed. It watches the owner through a
 pidfd. When the owner has died, it ends the server and removes the run directory. The server dies with the reaper
 (PDEATHSIG).

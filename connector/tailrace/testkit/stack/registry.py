@@ -201,7 +201,7 @@ def _command(library: Path, port: int, identity: str, run_dir: Path) -> list[str
     properties = {
         "quarkus.http.host": HOST,
         "quarkus.http.port": str(port),
-        # Health and metrics have a port of their own, by default a fixed one on all interfaces.
+        # Health and metrics have a separate port, by default a fixed one on all interfaces.
         "quarkus.management.host": HOST,
         "quarkus.management.port": "0",
         # H2 in a file, written before the response and not up to half a second later, which is its default: what was
