@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import os
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from faults.test_mongo_offsets import own_offsets_topic
+from helpers import recovery
 from helpers import warm_processes as warm
+from helpers.command import Tailrace
 from helpers.users import Users
 from tailrace import failpoints
 from tailrace.config.load import load_pipeline
@@ -112,3 +117,30 @@ def test_a_watermark_is_refused(users: Users) -> None:
     users.configure(marks="watermark")
     with pytest.raises(ConfigError, match="for Postgres"):
         wire(load_pipeline(users.file))
+
+
+@pytest.mark.slow
+def test_commands_that_compare_documents_stay_right(marked: Users, tailrace: Tailrace, tmp_path: Path) -> None:
+    """`verify`, `recover` and the archive with documents that were marked since they were published."""
+    users = marked
+    (tmp_path / "cold").mkdir()
+    own_offsets_topic(users)
+    users.configure(archive={"url": f"file://{tmp_path / 'cold'}"})
+    connector = users.start()
+    for number in range(20):
+        users.insert(f"u{number % 3}", number + 1, created_at=datetime.now(UTC) - timedelta(days=200))
+    recent = users.insert("u1", 21)
+    all_marked(users)
+    assert connector.stop() == 0
+    found = tailrace("verify", users.file)
+    assert (found["missing"], found["duplicated"]) == (0, 0), found
+    missed = users.insert("u1", 22)
+    planned = recovery.plan(users, "--force")
+    assert (planned["missed"], planned["undecided"]) == (1, 0), planned
+    users.start()
+    all_marked(users)
+    assert len(users.published()) == 22
+    written = tailrace("archive", "write", users.file, "--before", "100 d")
+    assert (written["rows"], written["deleted"]) == (20, 20), written
+    assert documents(users).keys() == {recent, missed}
+    assert len(users.published()) == 22

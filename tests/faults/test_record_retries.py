@@ -12,6 +12,7 @@ from confluent_kafka.admin import AlterConfigOpType, ConfigEntry, ConfigResource
 from helpers import warm_processes as warm
 from helpers.command import Tailrace
 from helpers.shop import Shop
+from helpers.users import Users
 from tailrace import failpoints
 from tailrace.outbox.ddl import layout_ddl
 from tailrace.testkit.stack import wait_until
@@ -48,7 +49,7 @@ def published(shop: Shop) -> list[int]:
     return [json.loads(found.value() or b"{}")["revision"] for found in read_all(shop.kafka.bootstrap, [shop.topic])]
 
 
-def accept_larger_records(shop: Shop) -> None:
+def accept_larger_records(shop: Shop | Users) -> None:
     entry = ConfigEntry("max.message.bytes", "1000000", incremental_operation=AlterConfigOpType.SET)
     resource = ConfigResource(ResourceType.TOPIC, shop.topic, incremental_configs=[entry])
     admin = shop.kafka.admin()
@@ -99,3 +100,33 @@ def test_a_refused_record_is_retried_by_the_settings_of_its_row(retrying: Shop, 
     shown = tailrace("dlq", "list", retrying.file, "--all")["letters"]
     assert [(each["event_id"], each["state"]) for each in shown] == [("outbox_2", "discarded")]
     assert tailrace("verify", retrying.file)["clean"] is True
+
+
+def test_a_refused_document_is_retried_by_its_own_settings(users: Users) -> None:
+    """`max_retries` of a document, with `retries.columns`: one is dead-lettered, the next is accepted later."""
+    rule = {"topic": users.topic, "match": {"aggregate": "user"}, "partitions": 1, "replication": 1}
+    rule["config"] = {"max.message.bytes": 20_000}
+    (users.folder / "topics" / "users.yaml").write_text(json.dumps(rule))
+    users.configure(
+        retries={"base": 0.2, "maximum": 0.2, "columns": {"attempts": "max_retries"}}, source={"start": "beginning"}
+    )
+
+    def large(revision: int, attempts: int) -> str:
+        payload = {"user": "k", "revision": revision, "email": "x" * 50_000}
+        return users.insert("k", revision, payload=payload, max_retries=attempts)
+
+    refused, first = large(1, 2), users.insert("k", 2, max_retries=5)
+    connector = users.start()
+    wait_until(lambda: [seen.id for seen in users.published()] == [first], 60, what="the event behind the refused one")
+    (letter,) = read_all(users.kafka.bootstrap, [users.letters])
+    assert (header(letter, "id"), header(letter, "tailrace.reason")) == (refused, "max_retries_exceeded")
+    assert (header(letter, "tailrace.explanation") or "").startswith("refused 2 times: ")
+    before = len(connector.waits)
+    later, last = large(3, 1000), users.insert("k", 4)
+    wait_until(lambda: len(connector.waits) > before, 60, what="the next refusal")
+    accept_larger_records(users)
+    wait_until(lambda: len(users.published()) == 3, 60, what="the accepted record")
+    assert [seen.id for seen in users.published()] == [first, later, last]
+    assert len(users.dead_lettered()) == 1
+    sent = [dict(each.headers() or []) for each in read_all(users.kafka.bootstrap, [users.topic])]
+    assert ["max_retries" in each for each in sent] == [False] * 3

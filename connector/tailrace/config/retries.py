@@ -18,7 +18,8 @@ class RetryColumns(Section):
     """Columns of the outbox with a row's own retry settings. A NULL or an unusable value means the pipeline's setting.
 
     With the layout `storage`, these are its columns `max_attempts`, `base_delay_ms`, `max_delay_ms` and
-    `backoff_multiplier` unless others are given.
+    `backoff_multiplier` unless others are given. With the layout `document`, `attempts: max_retries` is the limit of
+    each row or document.
     """
 
     attempts: Column | None = Field(default=None, description="a column name", examples=["max_attempts"])
@@ -29,6 +30,11 @@ class RetryColumns(Section):
     """Column of the longest delay in milliseconds, for `retries.maximum`."""
     multiplier: Column | None = Field(default=None, description="a column name", examples=["backoff_multiplier"])
     """Column of the multiplier, for `retries.multiplier`."""
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The columns that are given, each once."""
+        return tuple(dict.fromkeys(self.model_dump(exclude_none=True).values()))
 
 
 class RetrySettings(Section):

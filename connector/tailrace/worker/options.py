@@ -121,6 +121,9 @@ def mongo_options(settings: PipelineSettings, columns: ColumnMap, *, adopt: bool
         )
     source = settings.source
     required, optional = document_fields(columns)
+    ignored = ignored_columns(settings)
+    # Not part of the event, but needed in its row.
+    own_retries = tuple(name for name in settings.retries.columns.names if name in ignored and name not in required)
     names = [name.partition(".") for name in source.collection]
     return MongoOptions(
         uri=source.mongo.reveal() if source.mongo else "",
@@ -128,8 +131,8 @@ def mongo_options(settings: PipelineSettings, columns: ColumnMap, *, adopt: bool
         database=names[0][0],
         collections=tuple(name for _, _, name in names),
         required=required,
-        optional=optional,
-        ignored=ignored_columns(settings),
+        optional=(*optional, *own_retries),
+        ignored=ignored,
         payload=columns.payload,
         timestamp=columns.timestamp,
         create=source.create,
