@@ -8,7 +8,7 @@ variable is a setting only if its first part is a section or a setting; other va
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from copy import deepcopy
 from pathlib import Path
 from typing import Any
@@ -42,21 +42,30 @@ def load_pipeline(path: Path | str, environ: Mapping[str, str] | None = None) ->
     """Loads and validates a pipeline's file. ConfigError lists every problem with its line and remedy."""
     file, environ = Path(path), os.environ if environ is None else environ
     document = read_document(file, PIPELINE_FILE)
-    folder = file.absolute().parent
     _fill_empty_sections(document.data)
     origins, problems = _override(document, environ)
-    tree = _resolved(document.data, (), environ, folder, problems)
+    pipeline, invalid = validate_settings(document.data, file.absolute().parent, environ, problems)
+    if pipeline is None:
+        raise config_error(file, invalid, document.lines, origins)
+    return pipeline
+
+
+def validate_settings(
+    data: dict[str, Any], folder: Path, environ: Mapping[str, str], known: Sequence[SettingProblem] = ()
+) -> tuple[PipelineSettings | None, list[SettingProblem]]:
+    """Resolves references and validates nested settings; returns None and all problems if there are any."""
+    problems = list(known)
+    tree = _resolved(data, (), environ, folder, problems)
     try:
         pipeline = PipelineSettings.model_validate(tree, context={"folder": folder})
     except ValidationError as error:
         # A setting whose reference failed has its message already.
-        known = {problem.place for problem in problems}
-        problems += [p for p in found_problems(error, document.data) if p.place not in known]
+        reported = {problem.place for problem in problems}
+        return None, [*problems, *(p for p in found_problems(error, data) if p.place not in reported)]
     if problems:
-        # Without its cause: pydantic's text repeats the problems.
-        raise config_error(file, problems, document.lines, origins) from None
-    _remember_written(pipeline, document.data)
-    return pipeline
+        return None, problems
+    _remember_written(pipeline, data)
+    return pipeline, []
 
 
 def _fill_empty_sections(data: dict[str, Any]) -> None:

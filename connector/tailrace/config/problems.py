@@ -109,7 +109,7 @@ def unknown_setting(place: KeyPath) -> SettingProblem:
     model = (section_of(parent) if parent else None) or PipelineSettings
     known = list(model.model_fields)
     close = difflib.get_close_matches(place[-1].lower().replace("-", "_"), known, n=1)
-    elsewhere = [".".join(path) for path in _all_places() if path[-1] == place[-1]]
+    elsewhere = [".".join(path) for path in all_places() if path[-1] == place[-1]]
     if close:
         remedy = f"did you mean `{close[0]}`?"
     elif elsewhere:
@@ -119,12 +119,12 @@ def unknown_setting(place: KeyPath) -> SettingProblem:
     return SettingProblem(place, f"is not a setting: expected one of {', '.join(known)}", remedy)
 
 
-def _all_places(model: type[Section] = PipelineSettings, above: KeyPath = ()) -> Iterator[KeyPath]:
+def all_places(model: type[Section] = PipelineSettings, above: KeyPath = ()) -> Iterator[KeyPath]:
     for name, field in model.model_fields.items():
         yield (*above, name)
         section = section_of(field)
         if section is not None:
-            yield from _all_places(section, (*above, name))
+            yield from all_places(section, (*above, name))
 
 
 def _given(place: KeyPath, written: dict[str, Any]) -> str:

@@ -1,0 +1,97 @@
+"""Hides secrets in a connector's configuration, and puts them back when a client returns what it was shown.
+
+A reference such as `${env:DB_PASSWORD}` is shown as it is. A literal secret is shown as `***`. A client that reads a
+configuration, changes a part of it and writes it back leaves `***` where it was: then the stored value is kept, but
+only if the address that it is sent to has not changed.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+
+from tailrace.config.flat import FlatConfig
+from tailrace.config.secrets import MASK, REFERENCE, hide_passwords
+from tailrace.config.translation import KeyProblem
+
+_MAPS = ("kafka.settings", "schemas.registry.settings", "dead_letters.webhook.headers", "archive.options")
+"""Maps that may hold secrets. Each may be given as one JSON object, too."""
+_is_secret = re.compile(
+    r"password|passphrase|secret|token|credential|user\.info|authorization|jaas\.config|oauthbearer\.config"
+    r"|\.pem$|(ssl|tls)(\.\w+)*\.key$|^archive\.options\..*(key|sas)|^dead_letters\.webhook\.headers\.",
+    re.IGNORECASE,
+).search
+_is_open = re.compile(r"\.(location|servers|source|type|\w*url|ms|mechanisms?)$", re.IGNORECASE).search
+"""Names and addresses, which messages and forms need."""
+_ADDRESSES = {
+    "database.": ("database.hostname", "database.port", "source.postgres"),
+    "mongodb.": ("mongodb.connection.string", "source.mongo"),
+    "kafka.": ("kafka.bootstrap",),
+    "producer.override.": ("kafka.bootstrap",),
+    "schemas.registry.": ("schemas.registry.url",),
+    "key.converter.": ("key.converter.schema.registry.url", "schemas.registry.url"),
+    "value.converter.": ("value.converter.schema.registry.url", "schemas.registry.url"),
+    "dead_letters.webhook.": ("dead_letters.webhook.url",),
+    "archive.": ("archive.url",),
+}
+"""The keys that say where the secrets below a prefix are sent to."""
+
+
+def masked(config: FlatConfig) -> dict[str, str | None]:
+    """Returns a configuration that may be shown to anybody."""
+    return {key: None if text is None else masked_value(key, text) for key, text in config.items()}
+
+
+def masked_value(key: str, text: str) -> str:
+    """Returns one value as it may be shown."""
+    if key in _MAPS and text.strip() not in ("", "{}"):
+        return _masked_map(key, text)
+    if _is_secret(key) and not _is_open(key) and REFERENCE.sub("", text).strip():
+        return MASK
+    if key == "dead_letters.webhook.url" and REFERENCE.sub("", text).strip():
+        return re.sub(r"^(https?://[^\s/?#@]+)[/?].*$", rf"\1/{MASK}", text, flags=re.DOTALL)
+    return hide_passwords(text)
+
+
+def _masked_map(key: str, text: str) -> str:
+    try:
+        found = json.loads(text)
+    except (ValueError, RecursionError):
+        return MASK
+    if not isinstance(found, dict):
+        return MASK
+    return json.dumps(
+        {name: masked_value(f"{key}.{name}", v) if isinstance(v, str) else v for name, v in found.items()}
+    )
+
+
+def unmasked(config: FlatConfig, stored: FlatConfig) -> tuple[dict[str, str | None], list[KeyProblem]]:
+    """Puts stored secrets back where a client returned the mask; refuses masks that stand for nothing stored."""
+    shown = masked(stored)
+    whole: dict[str, str | None] = {}
+    problems = []
+    for key, text in config.items():
+        whole[key] = text
+        if text is None or MASK not in text or text == stored.get(key):
+            continue
+        if shown.get(key) != text:
+            problems.append(
+                KeyProblem(key, f"contains {MASK}, which hides a secret", "write the secret, or better a reference")
+            )
+        elif moved := _moved(key, config, stored):
+            problems.append(
+                KeyProblem(key, f"is hidden, and {moved} has changed", f"write the secret again, to use it for {moved}")
+            )
+        else:
+            whole[key] = stored[key]
+    return whole, problems
+
+
+def _moved(key: str, config: FlatConfig, stored: Mapping[str, str | None]) -> str:
+    for prefix, addresses in _ADDRESSES.items():
+        if key.startswith(prefix):
+            return next(
+                (a for a in addresses if a != key and config.get(a) not in (stored.get(a), masked(stored).get(a))), ""
+            )
+    return ""
