@@ -95,6 +95,8 @@ class PipelineMetrics:
         self._validation = _histogram("outbox_validation_duration_seconds")
         self._stages = {stage: _histogram("outbox_stage_duration_seconds") for stage in STAGES}
         self.validated: Callable[[float], None] = self._validation.observe
+        self.observers: list[Callable[[Batch, float], None]] = []
+        """Called with each committed batch and the seconds of its commit, by the publisher's thread."""
         self._probed: dict[str, Value] = {}
         self._started = time.time()
 
@@ -112,6 +114,8 @@ class PipelineMetrics:
         self._filled = records
 
     def committed(self, batch: Batch, commit_seconds: float) -> None:
+        for observe in tuple(self.observers):
+            observe(batch, commit_seconds)
         now = time.time()
         self.position = batch.position
         self._stored_at = now
