@@ -140,7 +140,7 @@ def test_output_as_text(shop: Shop, capsys: pytest.CaptureFixture[str]) -> None:
         main(["status", str(shop.file)])
     printed = capsys.readouterr().out
     for line in (
-        f"pipeline   {shop.name}",
+        f"pipeline     {shop.name}",
         "state        RUNNING since ",
         "lag          ",
         f"slot         {shop.slot}, read",
