@@ -223,7 +223,7 @@ def recover(error: TailraceError, wiring: Wiring, wakeup: Wakeup, stopping: Call
     """Recovers automatically. Returns whether the gap was closed, or False if a person must decide."""
     if not isinstance(error, RECOVERABLE) or isinstance(error, NOT_BY_ITSELF):
         return False
-    log = StructuredLogger(pipeline=wiring.settings.pipeline)
+    log = StructuredLogger("tailrace.recovery", pipeline=wiring.settings.pipeline)
     planner = RecoveryPlanner(wiring)
     try:
         case = planner.case(error=error)

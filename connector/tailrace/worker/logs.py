@@ -66,6 +66,11 @@ class StructuredLogger:
         """Returns the same log under another logger, such as `tailrace.kafka`."""
         return StructuredLogger(logger, **self._bound)
 
+    @property
+    def is_debug(self) -> bool:
+        """Whether lines of level DEBUG are written; for those that cost something."""
+        return self._logger.isEnabledFor(logging.DEBUG)
+
     def debug(self, event: str, **fields: object) -> None:
         self._write(logging.DEBUG, event, fields)
 

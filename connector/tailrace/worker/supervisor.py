@@ -37,8 +37,10 @@ from tailrace.state.sequences import StoredSequences
 from tailrace.state.status import announce
 from tailrace.state.stored_state import StoredState
 from tailrace.wakeup import Wakeup
+from tailrace.worker import telemetry
 from tailrace.worker.alert_rules import RecoveryRule
 from tailrace.worker.alerts import RECOVERY, STALL
+from tailrace.worker.batch_log import BatchLog
 from tailrace.worker.earlier_dead_letters import EarlierDeadLetters
 from tailrace.worker.logs import StructuredLogger
 from tailrace.worker.outage import ServerOutage
@@ -54,8 +56,8 @@ Recover = Callable[[TailraceError, Wiring, Wakeup, Callable[[], bool]], bool]
 """Recovers from an error about a lost log; returns whether it did. The last argument asks whether to stop."""
 StateObserver = Callable[[str, TailraceError | None], None]
 """Is called with each state of the instance: STARTING, RUNNING, WAITING, RETRYING, FAILED. Must return at once."""
-ALERT_SECONDS = 0.5
-"""Time for the last calls of the webhook; SIGTERM must end the process within 5 s."""
+ALERT_SECONDS, TELEMETRY_SECONDS = 0.5, 0.5
+"""Time for the last calls of the webhook, and for the last export; SIGTERM must end the process within 5 s."""
 
 
 class Supervisor:
@@ -84,9 +86,10 @@ class Supervisor:
         self._kafka_away = False
         """Whether the last attempt failed because of Kafka: then nothing can be announced."""
         self._chance = {"chance": chance} if chance else {}
-        self._log = StructuredLogger(pipeline=wiring.settings.pipeline)
+        self._log = StructuredLogger("tailrace.worker", pipeline=wiring.settings.pipeline)
         self._on_state = on_state
         self.metrics = wiring.metrics()
+        self.metrics.observers.append(BatchLog(self._log))
         self._recovery = RecoveryRule()
         self.stored: Callable[[], Position | None] = lambda: None
         """Returns the position that the running attempt stored last."""
@@ -99,12 +102,14 @@ class Supervisor:
 
     def run(self) -> None:
         """Runs until stopped; raises the error that needs a person."""
-        self.alerts = self._wiring.alerts(self._log, self.metrics.alerted)
+        self.alerts = self._wiring.alerts(self._log.of("tailrace.alerts"), self.metrics.alerted)
+        exported = telemetry.start(self._wiring.settings.pipeline, self.metrics, self._log)
         try:
             self._run()
         finally:
             self._ownership.stop_heartbeat()  # heartbeats would make standby instances wait for nothing
             self.alerts.close(ALERT_SECONDS)
+            exported.close(TELEMETRY_SECONDS)
             if self._wiring.rules is not None:
                 self._wiring.rules.close()
 
@@ -126,11 +131,11 @@ class Supervisor:
                     self._fail(error)
                     raise error from None
                 # The next attempt reads their rows again, and finds there whether to wait.
-                self._log.warning("refused", what=refused.what, events=len(refused.reasons))
+                self._log.of("tailrace.kafka").warning("refused", what=refused.what, events=len(refused.reasons))
                 self._wiring.refused.update(self._wiring.record_retries.note(refused.reasons))
             except TopicLimitsChanged as changed:
                 # Retried at once: batches get smaller each time, so this ends.
-                self._log.warning("topic limits", what=changed.what, why=changed.why)
+                self._log.of("tailrace.kafka").warning("topic limits", what=changed.what, why=changed.why)
             except TailraceError as ended:
                 self.metrics.attempt_failed(ended)
                 left = self._recovered_or(self._wiring.diagnosed(ended))
@@ -374,7 +379,8 @@ class Supervisor:
         self._log.warning("position history", error=error.code, what=error.what, why=error.why, remedy=error.remedy)
 
     def _log_marks_error(self, error: TailraceError) -> None:
-        self._log.warning("marks", error=error.code, what=error.what, why=error.why, remedy=error.remedy)
+        log = self._log.of("tailrace.marks")
+        log.warning("marks", error=error.code, what=error.what, why=error.why, remedy=error.remedy)
 
     def _announce(self, state: str, error: TailraceError | None = None) -> None:
         # While another instance runs the pipeline, this one announces its own state separately.
