@@ -18,7 +18,7 @@ from tailrace.config.flat import FlatConfig, flatten, nest
 from tailrace.config.framework_keys import framework_settings
 from tailrace.config.load import validate_settings
 from tailrace.config.model import PipelineSettings
-from tailrace.config.secrets import mask
+from tailrace.config.secrets import mask, remembered_briefly
 from tailrace.config.translation import KeyProblem, Translation
 from tailrace.errors import ConfigError
 
@@ -88,16 +88,20 @@ def translate(name: str, config: FlatConfig, bootstrap: str = "") -> Translation
 def check_connector(
     name: str, config: FlatConfig, folder: Path, environ: Mapping[str, str], bootstrap: str = ""
 ) -> CheckedConnector:
-    """Validates a connector's configuration; every problem names the key that was given."""
-    found = translate(name, config, bootstrap)
-    settings, invalid = validate_settings(found.tree, folder, environ)
-    problems = list(found.problems)
-    known = {problem.key for problem in problems}
-    for problem in invalid:
-        place = ".".join(problem.place)
-        key = found.origins.get(place, "name" if place == "pipeline" else place)
-        if key not in known and not any(each.startswith(f"{key}.") for each in known):
-            problems.append(KeyProblem(key, mask(problem.what), mask(problem.remedy)))
+    """Validates a connector's configuration; every problem names the key that was given.
+
+    Its secrets are masked in the problems, and forgotten: the settings are not for a connection to a server.
+    """
+    with remembered_briefly():
+        found = translate(name, config, bootstrap)
+        settings, invalid = validate_settings(found.tree, folder, environ)
+        problems = list(found.problems)
+        known = {problem.key for problem in problems}
+        for problem in invalid:
+            place = ".".join(problem.place)
+            key = found.origins.get(place, "name" if place == "pipeline" else place)
+            if key not in known and not any(each.startswith(f"{key}.") for each in known):
+                problems.append(KeyProblem(key, mask(problem.what), mask(problem.remedy)))
     return CheckedConnector(None if problems else settings, problems, found.notes)
 
 

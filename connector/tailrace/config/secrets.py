@@ -12,6 +12,9 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from typing import TYPE_CHECKING
 from urllib.parse import quote, unquote
 
@@ -52,6 +55,7 @@ _OPEN_SETTING = re.compile(
 
 _known: set[str] = set()
 _pattern: re.Pattern[str] | None = None
+_brief: ContextVar[set[str] | None] = ContextVar("secrets known for a moment", default=None)
 
 
 class Secret:
@@ -143,18 +147,39 @@ def fit_connection(value: str, before: str, after: str) -> str:
 def remember(*values: str) -> None:
     """Registers values for `mask`, in the forms in which other libraries may print them."""
     global _pattern  # noqa: PLW0603  one set of secrets for the process: masking must work everywhere
+    brief = _brief.get()
+    known = _known if brief is None else brief
     for value in values:
         lines = [line for line in value.splitlines() if len(line) > 16 and not line.startswith("-----")]
         for whole in {value, value.strip(), *lines}:
             forms = (whole, quote(whole, safe=""), json.dumps(whole)[1:-1], repr(whole)[1:-1])
-            _known.update(form for form in forms if len(form) >= SHORTEST)
-    if _known:
-        # The longest first, so that a secret that begins with another one is masked as a whole.
-        _pattern = re.compile("|".join(map(re.escape, sorted(_known, key=len, reverse=True))))
+            known.update(form for form in forms if len(form) >= SHORTEST)
+    if _known and brief is None:
+        _pattern = _any_of(_known)
+
+
+@contextmanager
+def remembered_briefly() -> Iterator[None]:
+    """Forgets the secrets that are registered inside when it ends.
+
+    For configurations that are only examined: whoever may send them could otherwise have any word masked, for ever.
+    """
+    token = _brief.set(set())
+    try:
+        yield
+    finally:
+        _brief.reset(token)
+
+
+def _any_of(secrets: set[str]) -> re.Pattern[str]:
+    # The longest first, so that a secret that begins with another one is masked as a whole.
+    return re.compile("|".join(map(re.escape, sorted(secrets, key=len, reverse=True))))
 
 
 def mask(text: str) -> str:
     """Replaces every known secret in a text."""
+    if brief := _brief.get():
+        text = _any_of(brief).sub(MASK, text)
     return _pattern.sub(MASK, text) if _pattern else text
 
 

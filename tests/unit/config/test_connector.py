@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
@@ -21,6 +22,7 @@ from tailrace.config.connector import (
 )
 from tailrace.config.debezium_keys import HARMLESS, REFUSED
 from tailrace.config.framework_keys import AVRO, CONVERTERS, JSON, JSON_SCHEMA, STRING
+from tailrace.config.secrets import mask
 from tailrace.config.translation import KeyProblem
 from tailrace.errors import ConfigError
 
@@ -32,7 +34,7 @@ SMALL = {
 }
 
 
-def problems(config: dict[str, str | None], name: str = "orders", **environ: str) -> dict[str, KeyProblem]:
+def problems(config: Mapping[str, str | None], name: str = "orders", **environ: str) -> dict[str, KeyProblem]:
     found = check_connector(name, config, Path("/nowhere"), environ)
     assert (found.settings is None) == bool(found.problems)
     return {problem.key: problem for problem in found.problems}
@@ -194,3 +196,9 @@ def test_any_configuration_is_translated_or_refused(
     translate(name, given_)
     found = check_connector(name, given_, Path("/nowhere"), {})
     assert (found.settings is None) == bool(found.problems)
+
+
+def test_secrets_of_a_configuration_that_was_examined_are_forgotten() -> None:
+    planted = {**SMALL, "source.postgres": "postgresql://u:planted-word@db/shop", "topics.partitions": "x"}
+    assert check_connector("orders", planted, Path("/nowhere"), {}).problems
+    assert mask("planted-word") == "planted-word"

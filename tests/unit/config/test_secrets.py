@@ -14,6 +14,7 @@ from tailrace.config.secrets import (
     hide_passwords,
     mask,
     remember,
+    remembered_briefly,
     setting_secret,
 )
 
@@ -175,3 +176,10 @@ def test_the_password_of_a_proxy_is_hidden() -> None:
 def test_mask_knows_the_parts_of_a_password_that_is_not_encoded() -> None:
     connection_secret("postgresql://u:first@second/third@h/d")
     assert mask("host 'second', database third") == f"host '{MASK}', database {MASK}"
+
+
+def test_secrets_that_are_known_for_a_moment() -> None:
+    with remembered_briefly():
+        remember("brief-secret-1")
+        assert mask("a brief-secret-1 b") == "a *** b"
+    assert mask("brief-secret-1") == "brief-secret-1"
