@@ -306,6 +306,7 @@ def test_the_pressure_is_measured_by_row_marks(
             pressure = await resolved(marked.pressure(session))
             unknown = await resolved(Outbox(layout="document", table=f"{name}.outbox").pressure(session))
         assert (pressure.pending_events, pressure.lag_seconds >= 3600) == (2, True)
+        assert "the connector is not running, or is behind" in pressure.explanation
         assert unknown.pending_events is None
         assert "without row marks" in unknown.explanation
         await service.close()

@@ -23,6 +23,8 @@ from tailrace.sql_names import quote, quote_table, split_table
 COUNTED = 10_000
 """More pending events are not counted: counting would take longer than the answer is worth."""
 DAY = 86_400
+LATE_SECONDS = 10.0
+"""A document that has waited longer shows that the connector is down or behind: marks follow within a second."""
 SAMPLES = 3600
 SAMPLE_SECONDS = 1.0
 
@@ -203,6 +205,8 @@ def mongo_pressure(name: str, layout: RowLayout, columns: ColumnMap, evidence: D
     pending, oldest = yield Count(name, waiting, at, COUNTED)
     seconds = 0.0 if oldest is None else max(0.0, time.time() - oldest)
     text = "all documents are marked" if not pending else f"{pending:,} documents are not marked as published"
+    if pending and seconds > LATE_SECONDS:
+        text += f", the oldest for {seconds:,.0f} s: the connector is not running, or is behind"
     return Pressure(None, None, seconds, pending, text)
 
 
