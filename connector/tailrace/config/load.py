@@ -46,7 +46,7 @@ def load_pipeline(path: Path | str, environ: Mapping[str, str] | None = None) ->
     origins, problems = _override(document, environ)
     pipeline, invalid = validate_settings(document.data, file.absolute().parent, environ, problems)
     if pipeline is None:
-        raise config_error(file, invalid, document.lines, origins)
+        raise config_error(file, invalid, document.lines, origins) from None
     return pipeline
 
 
