@@ -26,6 +26,7 @@ from tailrace.errors import ConfigError, TailraceError
 
 COMMANDS = {
     "run": ("tailrace.cli.run", "Run a pipeline: tail the outbox and publish to Kafka."),
+    "worker": ("tailrace.cli.worker", "Run all pipelines of a folder, each in its own process, with an HTTP port."),
     "check": ("tailrace.cli.check", "Check settings, database and Kafka, and show how to fix problems."),
     "status": ("tailrace.cli.status", "Show the state of a pipeline, its position and its lag."),
     "verify": ("tailrace.cli.verify", "Compare an outbox with its topics: missing, duplicated, changed, out of order."),
@@ -42,6 +43,7 @@ COMMANDS = {
     ),
     "schemas": ("tailrace.cli.schemas.command", "List, check and register schemas."),
     "tail": ("tailrace.cli.tail", "Show published events as consumers read them."),
+    "trace": ("tailrace.cli.trace", "Show everything that is known of one event."),
     "dlq": (
         "tailrace.cli.dlq.command",
         "List, show, redrive and discard dead letters.",

@@ -46,6 +46,14 @@ def partition_counts(admin: AdminClient, *, timeout: float = ADMIN_TIMEOUT) -> d
     return {name: state.partitions for name, state in _shapes(admin, timeout).items()}
 
 
+def cluster_id(admin: AdminClient, *, timeout: float = ADMIN_TIMEOUT) -> str:
+    """The id of the cluster; empty if it has none."""
+    try:
+        return str(admin.list_topics(timeout=timeout).cluster_id or "")
+    except KafkaException as error:
+        raise translate(error_of(error), "asking Kafka for its cluster id") from None
+
+
 def absent(admin: AdminClient, topics: Iterable[str], *, timeout: float = ADMIN_TIMEOUT) -> list[str]:
     """Which of these topics do not exist. Asks several times, because a broker that has just started may not know its
     topics yet.

@@ -13,8 +13,9 @@ from tailrace.manager.report import RUNNING, STARTING, ErrorReport, PipelineRepo
 class ManagedPipeline:
     """A pipeline as the HTTP edge sees it.
 
-    `config` is the flat configuration as it was given, with unresolved references. `file` holds the same settings as
-    YAML, for commands. `settings` is None if they are invalid; `error` then says why.
+    `config` is the flat configuration as it was given, with unresolved references; it may hold literal passwords, so
+    mask it before it is shown. `file` holds the same settings as YAML, for commands. `settings` is None if they are
+    invalid; `error` then says why.
     """
 
     name: str
@@ -33,3 +34,7 @@ class ManagedPipeline:
     """Automatic restarts since the pipeline last ran for a while."""
     restart_at: float | None = None
     """When the next automatic restart is due, as a Unix time."""
+    config_error: ErrorReport | None = None
+    """Why the last change of the configuration is not applied: the process goes on with the one before."""
+    pid: int | None = None
+    """The process, while there is one."""

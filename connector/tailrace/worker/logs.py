@@ -126,7 +126,7 @@ def configure(*, as_json: bool | None = None, **fields: object) -> None:
     terminal. librdkafka's own log is off: its errors arrive as exceptions.
     """
     handler = logging.StreamHandler(sys.stderr)
-    handler.setFormatter(_Json() if _is_json(as_json) else _Lines())
+    handler.setFormatter(_Json() if is_json(as_json) else _Lines())
     logging.basicConfig(level=logging.WARNING, handlers=[handler], force=True)
     _bound.clear()
     _bound.update(fields)
@@ -137,7 +137,8 @@ def configure(*, as_json: bool | None = None, **fields: object) -> None:
     logging.getLogger(LIBRDKAFKA).setLevel(LEVELS["OFF"])
 
 
-def _is_json(as_json: bool | None) -> bool:
+def is_json(as_json: bool | None) -> bool:
+    """Whether log lines are JSON; see `configure`."""
     if as_json is not None:
         return as_json
     chosen = os.environ.get(FORMAT_VARIABLE) or "auto"

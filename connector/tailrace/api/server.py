@@ -1,0 +1,249 @@
+"""The HTTP server of a worker: one port, with bounds on what clients may send, and how slowly.
+
+Headers and bodies must arrive within some seconds, answers must be read within some seconds, bodies are at most 1 MB,
+and there are at most some hundred connections.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import errno
+import ipaddress
+import logging
+import re
+import socket
+from collections.abc import Iterator
+from typing import Any
+
+import uvicorn
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+from uvicorn.protocols.http.h11_impl import H11Protocol
+
+from tailrace.errors import AddressInUse, ConfigError
+
+DEFAULT_ADDRESS = "127.0.0.1:8083"
+HEADER_SECONDS = 10.0
+BODY_SECONDS = 30.0
+SEND_SECONDS = 30.0
+"""How long a client may take to read a part of an answer."""
+BODY_BYTES = 1 << 20
+DISCARD_BYTES = 512 << 20
+"""Of a body that is too large, so much is read and thrown away."""
+HEADER_BYTES = 64 * 1024
+CONNECTIONS = 1000
+"""Further ones are answered with 503."""
+KEEP_ALIVE_SECONDS = 15
+CLOSE_SECONDS = 1
+
+
+def parse_address(text: str) -> tuple[str, int]:
+    """`8083` or `0.0.0.0:8083` or `[::1]:8083` as host and port; raises ConfigError."""
+    found = re.fullmatch(r"(?:(?P<host>[^:\[\]]+|\[[0-9a-fA-F:.]+\]):)?(?P<port>\d{1,5})", text.strip())
+    if found is None or int(found["port"]) > 65535:
+        raise ConfigError(
+            f"--http {text[:60]} is not an address",
+            remedy="Write a port, such as 8083, or host:port, such as 0.0.0.0:8083.",
+        )
+    return (found["host"] or "127.0.0.1").strip("[]"), int(found["port"])
+
+
+def is_loopback(host: str) -> bool:
+    """Whether only this machine can connect to that address."""
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
+def listen(host: str, port: int) -> socket.socket:
+    """Opens the port; raises AddressInUse, or ConfigError if the address is none of this machine."""
+    shown = f"{f'[{host}]' if ':' in host else host}:{port}"
+    try:
+        family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+        opened = socket.socket(family, kind, protocol)
+    except OSError as error:
+        raise ConfigError(
+            f"the host {host} of --http is not known: {error.strerror}", remedy="Correct it, or give an IP address."
+        ) from None
+    try:
+        opened.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        opened.bind(address)
+        opened.listen(512)
+        opened.setblocking(False)
+    except OSError as error:
+        opened.close()
+        if error.errno == errno.EADDRINUSE:
+            raise AddressInUse(
+                f"another process listens on {shown}",
+                why="A port has one listener. Perhaps another worker runs already.",
+                remedy=f"Stop it, or choose another port: --http {port + 1 if port < 65535 else 8083}.",
+            ) from None
+        raise ConfigError(
+            f"the worker cannot listen on {shown}: {error.strerror}",
+            why="The address is none of this machine, or this user may not use the port.",
+            remedy="Give an address of this machine and a port above 1023 with --http.",
+        ) from None
+    return opened
+
+
+class BoundedProtocol(H11Protocol):
+    """Closes connections whose request line and headers do not arrive in time."""
+
+    _deadline: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        self._await_request()
+
+    def data_received(self, data: bytes) -> None:
+        super().data_received(data)
+        if self.cycle is None or self.cycle.response_complete:
+            self._await_request()
+        else:
+            self._cancel_deadline()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._cancel_deadline()
+        super().connection_lost(exc)
+
+    def _await_request(self) -> None:
+        if self._deadline is None:
+            self._deadline = self.loop.call_later(HEADER_SECONDS, self._close_slow)
+
+    def _cancel_deadline(self) -> None:
+        if self._deadline is not None:
+            self._deadline.cancel()
+            self._deadline = None
+
+    def _close_slow(self) -> None:
+        self._deadline = None
+        if self.cycle is None or self.cycle.response_complete:
+            self.transport.close()
+
+
+class Bounds:
+    """ASGI middleware: bodies that are too large (413) or too slow (408), and clients that do not read."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "http":
+            await _BoundedRequest(self._app, scope, receive, send).run()
+        else:
+            await self._app(scope, receive, send)
+
+
+class _BoundedRequest:
+    """One request, with its deadlines."""
+
+    def __init__(self, app: ASGIApp, scope: Scope, receive: Receive, send: Send) -> None:
+        self._app, self._scope, self._receive, self._send = app, scope, receive, send
+        self._deadline = asyncio.get_running_loop().time() + BODY_SECONDS
+        self._size = 0
+        self._complete = False
+        self._answered = False
+
+    async def run(self) -> None:
+        lengths = [value for name, value in self._scope["headers"] if name == b"content-length"]
+        try:
+            if any(value.isdigit() and int(value) > BODY_BYTES for value in lengths):
+                raise _TooLarge
+            await self._app(self._scope, self.receive, self.send)
+        except _TooLarge:
+            await self._refuse(413, f"the body is larger than {BODY_BYTES} bytes")
+        except _TooSlow:
+            await self._refuse(408, f"the body did not arrive within {BODY_SECONDS:.0f} s")
+
+    async def receive(self) -> Message:
+        if self._complete:
+            return await self._receive()  # waits for the end of the connection
+        message = await self._next()
+        if self._size > BODY_BYTES:
+            raise _TooLarge
+        return message
+
+    async def _next(self) -> Message:
+        """Returns the next part of the body; raises _TooSlow after the deadline."""
+        left = self._deadline - asyncio.get_running_loop().time()
+        try:
+            message = await asyncio.wait_for(self._receive(), max(0.0, left))
+        except TimeoutError:
+            raise _TooSlow from None
+        self._size += len(message.get("body", b""))
+        self._complete = not message.get("more_body", False)
+        return message
+
+    async def send(self, message: Message) -> None:
+        self._answered = True
+        try:
+            await asyncio.wait_for(self._send(message), SEND_SECONDS)
+        except TimeoutError:
+            raise _TooSlow from None
+
+    async def _refuse(self, status: int, what: str) -> None:
+        if self._answered:
+            return  # the connection is closed
+        body = f'{{"error_code": {status}, "message": "{what}"}}'.encode()
+        headers = [
+            (b"content-type", b"application/json"),
+            (b"content-length", b"%d" % len(body)),
+            (b"connection", b"close"),
+        ]
+        with contextlib.suppress(_TooSlow):
+            await self.send({"type": "http.response.start", "status": status, "headers": headers})
+            await self.send({"type": "http.response.body", "body": body, "more_body": True})
+            # Clients that send everything before they read would see a reset instead of the answer.
+            while not self._complete and self._size < DISCARD_BYTES:
+                await self._next()
+        with contextlib.suppress(_TooSlow):
+            await self.send({"type": "http.response.body", "body": b""})
+
+
+class _TooLarge(Exception):
+    pass
+
+
+class _TooSlow(Exception):
+    pass
+
+
+class _QuietServer(uvicorn.Server):
+    """uvicorn without its signal handlers: the worker has its own."""
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        yield
+
+
+class HttpServer:
+    """Serves an app on an open port, in the running event loop."""
+
+    def __init__(self, app: ASGIApp, opened: socket.socket) -> None:
+        logging.getLogger("uvicorn.error").setLevel(logging.CRITICAL)
+        config: dict[str, Any] = {
+            "http": BoundedProtocol,
+            "ws": "none",
+            "lifespan": "off",
+            "log_config": None,
+            "access_log": False,
+            "server_header": False,
+            "limit_concurrency": CONNECTIONS,
+            "timeout_keep_alive": KEEP_ALIVE_SECONDS,
+            "timeout_graceful_shutdown": CLOSE_SECONDS,
+            "h11_max_incomplete_event_size": HEADER_BYTES,
+        }
+        self._server = _QuietServer(uvicorn.Config(Bounds(app), **config))
+        self._socket = opened
+        self._task: asyncio.Task[None] | None = None
+
+    def start(self) -> None:
+        self._task = asyncio.create_task(self._server.serve(sockets=[self._socket]))
+
+    async def close(self) -> None:
+        """Answers running requests for a moment, then closes everything."""
+        self._server.should_exit = True
+        if self._task is not None:
+            with contextlib.suppress(asyncio.CancelledError, Exception):
+                await asyncio.wait_for(self._task, CLOSE_SECONDS + 1)

@@ -1,0 +1,147 @@
+"""`WorkerProcess`: a `tailrace worker` process for tests, and the pipelines that it runs."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import httpx2
+import psutil
+import pytest
+
+from helpers import warm_processes as warm
+from helpers.shop import Shop
+from tailrace.testkit.stack import StackError, wait_until
+from tailrace.testkit.stack.ports import free_port
+
+
+class WorkerProcess:
+    """One `tailrace worker` process, its log in a file."""
+
+    def __init__(self, log: Path, *arguments: object, command: str = "worker", http: str = "", **environ: str) -> None:
+        self.log_file = log
+        self.port = free_port()
+        self.url = f"http://127.0.0.1:{self.port}"
+        words = [command, *map(str, arguments), "--http", http or str(self.port), "--log-json"]
+        self.process = warm.Process([*warm.TAILRACE, *words], output=log, env={**os.environ, **environ})
+
+    @property
+    def log(self) -> str:
+        return self.log_file.read_text()
+
+    @property
+    def lines(self) -> list[dict[str, Any]]:
+        return [json.loads(line) for line in self.log.splitlines() if line.startswith("{")]
+
+    @property
+    def running(self) -> bool:
+        return self.process.poll() is None
+
+    def events(self, event: str, pipeline: str = "") -> list[dict[str, Any]]:
+        """Returns the log lines of an event."""
+        return [
+            line
+            for line in self.lines
+            if line.get("event") == event and (not pipeline or line.get("pipeline") == pipeline)
+        ]
+
+    def says(self, event: str, pipeline: str = "", *, times: int = 1, timeout: float = 120) -> dict[str, Any]:
+        """Waits until its log has the event, and returns the last line of it."""
+        try:
+            wait_until(lambda: len(self.events(event, pipeline)) >= times or not self.running, timeout)
+        except StackError:
+            pytest.fail(f"the worker did not log {event} of {pipeline or 'any'} within {timeout} s:\n{self.log}")
+        found = self.events(event, pipeline)
+        assert len(found) >= times, f"the worker ended with {self.process.returncode}:\n{self.log}"
+        return found[-1]
+
+    def pids(self) -> dict[str, int]:
+        """Returns the last process of each pipeline, by its log."""
+        return {line["pipeline"]: line["pid"] for line in self.events("process started")}
+
+    def pid_of(self, pipeline: str) -> int:
+        return int(self.says("process started", pipeline)["pid"])
+
+    def children(self) -> list[psutil.Process]:
+        try:
+            return psutil.Process(self.process.pid).children(recursive=True)
+        except psutil.NoSuchProcess:
+            return []
+
+    def get(self, path: str) -> Any:
+        return httpx2.get(f"{self.url}{path}", timeout=30).json()
+
+    def stop(self, timeout: float = 60) -> int:
+        """Sends SIGTERM; returns the exit code."""
+        self.process.send_signal(signal.SIGTERM)
+        return self.ended(timeout)
+
+    def ended(self, timeout: float = 120) -> int:
+        try:
+            return self.process.wait(timeout)
+        except subprocess.TimeoutExpired:
+            pytest.fail(f"the worker did not end within {timeout} s:\n{self.log}")
+
+    def kill(self) -> None:
+        self.process.kill()
+        self.process.wait()
+
+
+class Workers:
+    """Starts workers, and ends those that are left."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self._all: list[WorkerProcess] = []
+
+    def start(self, *arguments: object, **options: Any) -> WorkerProcess:
+        self.folder.mkdir(exist_ok=True)
+        log = self.folder / f"worker-{len(self._all)}.log"
+        self._all.append(WorkerProcess(log, *arguments, **options))
+        return self._all[-1]
+
+    def close(self) -> None:
+        for each in self._all:
+            if each.running:
+                each.kill()
+
+
+@pytest.fixture
+def workers(tmp_path: Path) -> Iterator[Workers]:
+    found = Workers(tmp_path / "worker-logs")
+    yield found
+    found.close()
+
+
+def put_pipeline(folder: Path, shop: Shop, **sections: Mapping[str, Any]) -> Path:
+    """Writes the pipeline of a shop into a worker's folder, with absolute paths."""
+    folder.mkdir(exist_ok=True)
+    settings = json.loads(shop.file.read_text())
+    for name in ("schemas", "topics"):
+        settings[name]["folder"] = str(shop.folder / name)
+    for name, section in sections.items():
+        settings[name] = {**settings.get(name, {}), **section}
+    file = folder / f"{shop.name}.yaml"
+    new = folder / f".{shop.name}.new"
+    new.write_text(json.dumps(settings))
+    new.replace(file)
+    return file
+
+
+@contextmanager
+def suspended(pid: int) -> Iterator[None]:
+    """Stops a process for a while."""
+    os.kill(pid, signal.SIGSTOP)
+    try:
+        yield
+    finally:
+        try:
+            os.kill(pid, signal.SIGCONT)
+        except ProcessLookupError:
+            pass
