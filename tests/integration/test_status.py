@@ -10,9 +10,9 @@ import pytest
 
 from helpers.command import read_status, wait_for_state
 from helpers.shop import Shop
-from tailrace.check.health_postgres import NOISE_BYTES
 from tailrace.cli import main
 from tailrace.cli import status as command
+from tailrace.sources.postgres.observation import NOISE_BYTES
 from tailrace.testkit.stack import wait_until
 
 VALID = '{"order": "a", "revision": 1, "amount": 1, "currency": "EUR"}'

@@ -9,12 +9,11 @@ from tailrace.positions.base import Position
 from tailrace.positions.postgres import LsnPosition, format_lsn, parse_lsn
 from tailrace.sources.postgres import catalog
 from tailrace.sources.postgres.connection import PgConnection
+from tailrace.sources.postgres.observation import NOISE_BYTES
 from tailrace.sources.postgres.options import PostgresOptions
 from tailrace.sources.postgres.resume_check import SlotState
 
 LOOK_SECONDS = 10.0
-NOISE_BYTES = 64 * 1024
-"""WAL of checkpoints and vacuum, which an idle pipeline skips only every few seconds. It is not a lag."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,10 +11,10 @@ from typing import Any
 import typer
 
 from tailrace.check.health import RUNNING, PipelineHealth, ago, read_health
-from tailrace.check.health_postgres import NOISE_BYTES
 from tailrace.check.result import clock_difference, human_bytes, human_seconds
 from tailrace.cli.output import emit_json, has_colour, say
 from tailrace.config.load import load_pipeline
+from tailrace.sources.postgres.observation import NOISE_BYTES
 
 REFRESH_SECONDS = 2.0
 _CLEAR, _RED, _GREEN, _RESET = "\x1b[H\x1b[2J", "\x1b[1;31m", "\x1b[1;32m", "\x1b[0m"

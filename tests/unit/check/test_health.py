@@ -7,8 +7,9 @@ from dataclasses import replace
 import pytest
 
 from tailrace.check.health import KafkaStatus, Lag, PipelineHealth, SourceStatus, clock_ahead, derive_health
-from tailrace.check.health_postgres import NOISE_BYTES, PostgresStatus, interpret
+from tailrace.check.health_postgres import PostgresStatus, interpret
 from tailrace.positions.postgres import LogIdentity, LsnPosition, TableRead
+from tailrace.sources.postgres.observation import NOISE_BYTES
 from tailrace.sources.postgres.resume_check import SlotState
 
 LOG = LogIdentity("1", 1, "shop", "s", "public.outbox", "x")
