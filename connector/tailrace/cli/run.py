@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
-import gc
 import os
 import signal
 import threading
@@ -16,13 +14,13 @@ import typer
 from tailrace.cli.log_option import LogJson
 from tailrace.cli.stop_signals import run_beside
 from tailrace.config.load import load_pipeline
-from tailrace.config.model import PipelineSettings
 from tailrace.errors import TailraceError
+from tailrace.manager.process import recovery_for
 from tailrace.worker import logs
-from tailrace.worker.supervisor import Recover, Supervisor
+from tailrace.worker.memory import reduce_garbage_collection, use_one_heap
+from tailrace.worker.supervisor import Supervisor
 from tailrace.worker.wiring import wire
 
-M_ARENA_MAX = -8
 EXIT_SECONDS = 5.0
 """SIGTERM ends the process within this time. Exiting without the last commit is safe: the next start publishes it."""
 
@@ -34,6 +32,13 @@ def run(
         "--adopt",
         help="Accept the current slot and publication, for this start only. Use it when an error tells you to. Missed "
         "events are never published; `tailrace recover` publishes them.",
+    ),
+    http: str = typer.Option(
+        "",
+        "--http",
+        metavar="[HOST:]PORT",
+        help="Also open an HTTP port with metrics, health checks and the APIs of `tailrace worker`. PORT alone is "
+        "reachable from this machine only.",
     ),
     log_json: LogJson = None,
 ) -> None:
@@ -48,15 +53,19 @@ def run(
         tailrace run orders.yaml
 
         TAILRACE_KAFKA__BOOTSTRAP=kafka:9092 tailrace run orders.yaml --log-json
+
+        tailrace run orders.yaml --http 8083
     """
     logs.configure(as_json=log_json)
+    if http:
+        _run_with_http(file, http, adopt=adopt, as_json=logs.is_json(log_json))
     settings = load_pipeline(file)
     log = logs.StructuredLogger(pipeline=settings.pipeline)
     supervisor = Supervisor(
-        wire(settings, adopt=adopt, warn=lambda what: log.warning("notice", what=what)), recover=_recover(settings)
+        wire(settings, adopt=adopt, warn=lambda what: log.warning("notice", what=what)), recover=recovery_for(settings)
     )
-    _use_one_heap()
-    _reduce_garbage_collection()
+    use_one_heap()
+    reduce_garbage_collection()
 
     def on_signal(number: int, _: FrameType | None) -> None:
         # Started first: the process must exit in time even if the pipeline waits.
@@ -75,32 +84,16 @@ def run(
         raise typer.Exit(error.exit_code) from None  # it is already logged
 
 
+def _run_with_http(file: Path, http: str, *, adopt: bool, as_json: bool) -> NoReturn:
+    """Runs the pipeline in a process of its own, without restarts; exits with its exit code."""
+    from tailrace.cli.worker import serve
+    from tailrace.manager.manager import PipelineManager
+    from tailrace.manager.restarts import RestartPolicy
+
+    manager = PipelineManager(restarts=RestartPolicy(enabled=False), as_json=as_json)
+    serve(manager, http, lambda ended: manager.start_one(file, adopt=adopt, on_end=ended))
+
+
 def _leave(log: logs.StructuredLogger) -> NoReturn:
     log.warning("stopped", what="a server did not answer in time; the next start resumes at the stored position")
     os._exit(0)
-
-
-def _recover(settings: PipelineSettings) -> Recover | None:
-    if settings.source.on_log_loss == "halt":
-        return None
-    from tailrace.recovery.apply import recover
-
-    return recover
-
-
-def _use_one_heap() -> None:
-    """Makes all threads share one heap: records are allocated by one thread and freed by another.
-
-    With glibc's heap per thread, freed memory would not be available to the other threads.
-    """
-    set_option = getattr(ctypes.CDLL(None), "mallopt", None)  # glibc only
-    if set_option is not None:
-        set_option(M_ARENA_MAX, 1)
-
-
-def _reduce_garbage_collection() -> None:
-    # Events are freed by reference counts; the cyclic collector would only traverse each batch again and again. What
-    # exists now stays for the life of the process, so it is excluded.
-    gc.collect()
-    gc.freeze()
-    gc.set_threshold(200_000, 20, 100)

@@ -83,7 +83,7 @@ def worker(
     topic = ConfigTopic(kafka_options(bootstrap, kafka_setting), config_topic) if bootstrap else None
     policy = RestartPolicy(60.0 * restart_minutes, restart_most, enabled=restarts)
     manager = PipelineManager(folder, topic, restarts=policy, as_json=logs.is_json(log_json))
-    serve(manager, http, manager.start)
+    serve(manager, http, lambda _: manager.start())
 
 
 def kafka_options(bootstrap: str, given: list[str]) -> KafkaOptions:
@@ -111,10 +111,12 @@ def kafka_options(bootstrap: str, given: list[str]) -> KafkaOptions:
 def serve(
     manager: PipelineManager,
     http: str,
-    start: Callable[[], Coroutine[Any, Any, None]],
-    finished: Callable[[asyncio.Future[int]], None] = lambda _: None,
+    start: Callable[[Callable[[int], None]], Coroutine[Any, Any, None]],
 ) -> NoReturn:
-    """Opens the port, starts the pipelines, and ends the process after a signal. `finished` may end it earlier."""
+    """Opens the port, starts the pipelines, and ends the process with code 0 after a signal.
+
+    `start` gets a function that ends the process earlier, with another code.
+    """
     if find_spec("uvicorn") is None or find_spec("starlette") is None:
         raise ConfigError("the HTTP port needs libraries that are not installed", remedy=install_remedy("http"))
     from tailrace.api.server import is_loopback, listen, parse_address
@@ -133,14 +135,13 @@ def serve(
         loop = asyncio.get_running_loop()
         loop.set_default_executor(ThreadPoolExecutor(THREADS, thread_name_prefix="worker"))
         code: asyncio.Future[int] = loop.create_future()
-        finished(code)
 
-        def stop() -> None:
+        def end(with_code: int) -> None:
             if not code.done():
-                code.set_result(0)
+                code.set_result(with_code)
 
         for number in (signal.SIGTERM, signal.SIGINT):
-            loop.add_signal_handler(number, stop)
+            loop.add_signal_handler(number, end, 0)
         server = HttpServer(create_app(manager), opened)
         server.start()
         log.info("listening", address=f"http://{manager.worker_id}")
@@ -148,7 +149,7 @@ def serve(
             log.warning(
                 "open port", what=f"everybody who can reach {host}:{port} can read and change pipelines", why="--http"
             )
-        starting = asyncio.create_task(start())
+        starting = asyncio.create_task(start(end))
         waits: list[asyncio.Future[Any]] = [starting, code]
         try:
             await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)

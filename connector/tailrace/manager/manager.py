@@ -194,6 +194,10 @@ class PipelineManager:
                 why=pipeline.error.what if pipeline.error else "",
                 remedy=pipeline.error.remedy if pipeline.error else "",
             )
+        if self._only is not None:
+            _require_target(target)
+            self._apply_target(pipeline, target)  # for this run only
+            return
         await self._store_target(kafka_options(pipeline.settings), target)
         await self._sync_targets()
 
@@ -396,8 +400,7 @@ class PipelineManager:
     # Target states
 
     async def _store_target(self, options: KafkaOptions, target: str) -> None:
-        if target not in TARGETS:
-            raise ConfigError(f"{target[:20]!r} is not a target state", remedy=f"Give one of: {', '.join(TARGETS)}.")
+        _require_target(target)
         await asyncio.to_thread(write_target, options, target)
 
     async def _sync_targets(self) -> None:
@@ -467,6 +470,11 @@ class PipelineManager:
             else:
                 last = ""
             await asyncio.sleep(seconds)
+
+
+def _require_target(target: str) -> None:
+    if target not in TARGETS:
+        raise ConfigError(f"{target[:20]!r} is not a target state", remedy=f"Give one of: {', '.join(TARGETS)}.")
 
 
 def _report(error: TailraceError | None) -> ErrorReport:

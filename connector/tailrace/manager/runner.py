@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 from tailrace.errors import PipelineCrashed, PipelineStalled, TailraceError
 from tailrace.manager.managed import ManagedPipeline
-from tailrace.manager.process import ProcessSpec
+from tailrace.manager.process import EXIT_BUG, ProcessSpec
 from tailrace.manager.report import FAILED, RESTARTING, RUNNING, STARTING, STOPPED, ErrorReport, PipelineReport
 from tailrace.manager.restarts import RestartPolicy, may_recover
 from tailrace.manager.spawn import PipelineProcess, WarmProcess
@@ -129,7 +129,7 @@ class PipelineRunner:
             crash = _crashed(code)
             error = ErrorReport.of(crash, may_recover=may_recover(crash.code))
             self._log.error("crashed", error=crash.code, what=crash.what, why=crash.why, remedy=crash.remedy)
-        self._on_end(code)
+        self._on_end(code if code > 0 else EXIT_BUG)
         await self._fail(error, loop.time() - began)
 
     async def _watch(self, process: PipelineProcess) -> ErrorReport | None:
