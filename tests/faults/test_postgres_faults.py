@@ -12,7 +12,8 @@ import pytest
 from psycopg.conninfo import make_conninfo
 
 from helpers.shop import Connector, Shop, close_shop, open_shop
-from tailrace.testkit.stack import KafkaBroker, PostgresServer, ServerChoice, TcpProxy, wait_until
+from helpers.tcp_proxy import TcpProxy
+from tailrace.testkit.stack import KafkaBroker, PostgresServer, ServerChoice, wait_until
 from tailrace.testkit.workload.orders import Mix
 
 LINK_TIMEOUT = 2

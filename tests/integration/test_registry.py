@@ -19,6 +19,7 @@ from urllib.parse import urlsplit
 
 import pytest
 
+from helpers.tcp_proxy import Direction, TcpProxy
 from tailrace.errors import RegistryRefused, SchemaError
 from tailrace.schema_versions import Version
 from tailrace.schemas.compiled import CompiledSchema, Reference, SchemaSet
@@ -28,7 +29,7 @@ from tailrace.schemas.registry import lookup
 from tailrace.schemas.registry.cache import RegistrySchemas
 from tailrace.schemas.registry.client import FetchedSchema, RegistryClient, RegistryOptions
 from tailrace.schemas.registry.register import RegistryEntry, compare, identified, in_order, register
-from tailrace.testkit.stack import Direction, RegistryServer, ServerChoice, StackError, TcpProxy, wait_until
+from tailrace.testkit.stack import RegistryServer, ServerChoice, StackError, wait_until
 from tailrace.testkit.stack.ports import free_port
 from tailrace.testkit.stack.process import descendants
 from tailrace.testkit.stack.registry import ARCHIVE, VARIABLE, VERSION, application

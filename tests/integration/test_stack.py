@@ -28,13 +28,13 @@ from confluent_kafka.admin import (
 )
 
 from helpers.stack import is_dead
+from helpers.tcp_proxy import TcpProxy
 from tailrace.testkit.stack import (
     KafkaBroker,
     PostgresServer,
     ServerChoice,
     Stack,
     StackError,
-    TcpProxy,
     kafka_local,
     postgres,
     wait_until,

@@ -17,13 +17,13 @@ from pymongo import MongoClient, WriteConcern
 from pymongo.errors import AutoReconnect, OperationFailure, PyMongoError, ServerSelectionTimeoutError
 
 from helpers.stack import is_dead
+from helpers.tcp_proxy import TcpProxy
 from tailrace.testkit.stack import (
     MongoReplicaSet,
     MongoServer,
     ReplicaSetMember,
     ServerChoice,
     StackError,
-    TcpProxy,
     mongo,
     wait_until,
 )

@@ -16,8 +16,6 @@ from tailrace.testkit.stack.kafka import ClusterMember, KafkaBroker, KafkaCluste
 from tailrace.testkit.stack.mongo import MongoServer
 from tailrace.testkit.stack.mongo_replica_set import MongoReplicaSet, ReplicaSetMember
 from tailrace.testkit.stack.postgres import PostgresServer
-from tailrace.testkit.stack.proxied_connection import Direction
-from tailrace.testkit.stack.proxy import TcpProxy
 from tailrace.testkit.stack.registry import RegistryServer
 from tailrace.testkit.stack.server import ServerChoice
 from tailrace.testkit.stack.stack import Stack
@@ -25,7 +23,6 @@ from tailrace.testkit.stack.waiting import StackError, wait_until
 
 __all__ = [
     "ClusterMember",
-    "Direction",
     "KafkaBroker",
     "KafkaCluster",
     "MongoReplicaSet",
@@ -36,6 +33,5 @@ __all__ = [
     "ServerChoice",
     "Stack",
     "StackError",
-    "TcpProxy",
     "wait_until",
 ]

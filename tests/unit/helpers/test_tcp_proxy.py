@@ -9,7 +9,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from tailrace.testkit.stack import Direction, StackError, TcpProxy, wait_until
+from helpers.tcp_proxy import Direction, TcpProxy
+from tailrace.testkit.stack import StackError, wait_until
 from tailrace.testkit.stack.ports import HOST
 
 SILENCE = 0.15  # after this time without a byte, nothing is expected to arrive
