@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import difflib
 import importlib
+import os
 import sys
 import traceback
 from collections.abc import Sequence
@@ -125,6 +126,13 @@ def _tailrace(
     version: bool = typer.Option(
         False, "--version", callback=_print_version, is_eager=True, help="Print the version and exit."
     ),
+    worker: str = typer.Option(
+        "",
+        "--worker",
+        metavar="URL",
+        help="Run the command on a worker, with the name of a pipeline instead of its file: "
+        "`tailrace status orders --worker http://127.0.0.1:8083`. Or set TAILRACE_WORKER.",
+    ),
 ) -> None:
     """Publishes outbox tables to Kafka, exactly once and in order."""
 
@@ -133,6 +141,12 @@ def run_command(arguments: list[str]) -> int:
     """Runs a command and returns its exit code."""
     as_json = "--json" in arguments
     try:
+        if "TAILRACE_WORKER" in os.environ or any(word.startswith("--worker") for word in arguments):
+            from tailrace.cli.remote import find_target, run_remote
+
+            url, arguments = find_target(arguments)
+            if url is not None:
+                return run_remote(url, arguments)
         result = typer.main.get_command(app)(arguments, prog_name="tailrace", standalone_mode=False)
     except TailraceError as error:
         print_error(error, as_json=as_json)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import os
 import sys
+import time
 from collections.abc import Mapping, Sequence
 from typing import Any, TextIO
 
@@ -16,6 +17,15 @@ from tailrace.config.secrets import mask
 from tailrace.errors import TailraceError
 
 _RED, _DIM, _GREEN, _RESET = "\x1b[1;31m", "\x1b[2m", "\x1b[32m", "\x1b[0m"
+PROGRESS_SECONDS = 0.25
+
+
+class _ProgressReport:
+    on = False
+    next = 0.0
+
+
+_progress = _ProgressReport()
 
 
 def has_colour(stream: TextIO) -> bool:
@@ -43,6 +53,23 @@ def table(title: str, rows: Sequence[Mapping[str, object]], stream: TextIO | Non
 def emit_json(obj: object, stream: TextIO | None = None) -> None:
     """Prints one JSON value on one line."""
     print(json.dumps(_masked(obj), ensure_ascii=False), file=stream or sys.stdout, flush=True)
+
+
+def report_progress_as_json() -> None:
+    """Makes commands print their progress to stderr as JSON: the worker that runs them shows it."""
+    _progress.on = True
+
+
+def reports_progress() -> bool:
+    return _progress.on
+
+
+def report_progress(share: float, text: str) -> None:
+    """Prints the completed share and a short text, at most a few times a second."""
+    now = time.monotonic()
+    if now >= _progress.next or share >= 1:
+        _progress.next = now + PROGRESS_SECONDS
+        emit_json({"progress": round(share, 4), "text": text}, sys.stderr)
 
 
 def say(text: str = "", stream: TextIO | None = None) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import sys
 import time
 from datetime import datetime
 from pathlib import Path
@@ -209,6 +210,8 @@ def _opened(file: Path) -> tuple[Wiring, Position]:
 def _confirm(question: str, *, as_json: bool) -> None:
     if as_json:
         raise ConfigError("--json cannot ask for confirmation", remedy="Add --yes.")
+    if not sys.stdin.isatty():
+        raise ConfigError(f"{question} There is no terminal to ask on", remedy="Check it, then add --yes.")
     if not typer.confirm(question):
         raise typer.Abort
 

@@ -79,6 +79,7 @@ def apply(
     files: list[Path] = FILES,
     yes: bool = typer.Option(False, "--yes", help="Do not ask; required without a terminal."),
     grow: bool = typer.Option(False, "--grow", help="Also add partitions; existing keys may move to others."),
+    as_json: bool = typer.Option(False, "--json", help="Print one JSON object."),
 ) -> int:
     """Create topics, set their declared settings and, with --grow, add partitions.
 
@@ -93,18 +94,28 @@ def apply(
       tailrace topics apply orders.yaml --grow
     """
     clusters = list(_clusters(files))
-    _print(clusters)
+    if not as_json:
+        _print(clusters)
     kinds = {Kind.CREATE, Kind.SET} | ({Kind.GROW} if grow else set())
     to_do = [(cluster, change) for cluster in clusters for change in cluster.changes if change.kind in kinds]
     if to_do and not yes:
         _ask(len(to_do))
     for cluster, change in to_do:
         make_change(cluster.observer.admin, change)
-        say(f"done: {_sentence(change)}")
-    for cluster in clusters:
-        for change in unsettled(cluster.observer.admin, [change for at, change in to_do if at is cluster]):
-            say(f"accepted, but not visible yet: {_sentence(change)}")
+        if not as_json:
+            say(f"done: {_sentence(change)}")
+    not_visible = [
+        change
+        for cluster in clusters
+        for change in unsettled(cluster.observer.admin, [change for at, change in to_do if at is cluster])
+    ]
     left = [change for cluster in clusters for change in cluster.changes if change.kind not in kinds]
+    if as_json:
+        states = {"done": [change for _, change in to_do], "not_visible": not_visible, "left": left}
+        emit_json({name: [_as_json(change) for change in changes] for name, changes in states.items()})
+        return 1 if left else 0
+    for change in not_visible:
+        say(f"accepted, but not visible yet: {_sentence(change)}")
     for change in left:
         hint = "needs --grow" if change.kind is Kind.GROW else "change it by hand"
         say(f"{hint}: {_sentence(change)}")

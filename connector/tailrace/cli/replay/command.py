@@ -69,7 +69,7 @@ def show(
         "", "--consumers", metavar="APP", help="Check a projection app, given as module:attribute."
     ),
     output: Path | None = typer.Option(
-        None, "--output", help="Where to write the plan; default: next to the settings."
+        None, "--output", help="Where to write the plan, a file or a folder; default: next to the settings."
     ),
     as_json: bool = AS_JSON,
 ) -> int:
@@ -111,7 +111,9 @@ def show(
             on_progress(share_done(source.position, source.start, source.end, 0), f"{events:,} events")
 
         plan = make_plan(wiring, "", request, on_progress=progress)
-    where = output or file.with_name(f"{file.stem}.replay-{plan.id}.json")
+    where = output or file.parent
+    if where.is_dir():
+        where = where / f"{file.stem}.replay-{plan.id}.json"
     plan = replace(plan, settings=os.path.relpath(file.resolve(), where.resolve().parent))
     if consumers:
         plan = replace(plan, consumers=tuple(_horizons(consumers, plan)))

@@ -12,7 +12,7 @@ from typing import Any
 
 from tailrace.check.result import human_seconds
 from tailrace.cli.dlq.view import printable
-from tailrace.cli.output import say, table
+from tailrace.cli.output import report_progress, reports_progress, say, table
 from tailrace.replay.apply import Progress
 from tailrace.replay.diff import KINDS, NOT_PUBLISHED, SAME, Differences, DiffRecord
 from tailrace.replay.plan import ReplayPlan
@@ -43,9 +43,12 @@ ShowProgress = Callable[[float, str], None]
 
 @contextmanager
 def bar(title: str, *, quiet: bool) -> Iterator[ShowProgress]:
-    """Shows a progress bar on a terminal, a line from time to time elsewhere, nothing if `quiet`."""
+    """Shows a progress bar on a terminal, a line from time to time elsewhere, nothing if `quiet`.
+
+    If a worker runs the command as a job, it reads the progress as JSON.
+    """
     if quiet:
-        yield lambda _, __: None
+        yield report_progress if reports_progress() else lambda _, __: None
     elif sys.stderr.isatty():
         from rich.console import Console
         from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeElapsedColumn

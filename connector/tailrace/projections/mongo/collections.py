@@ -135,6 +135,11 @@ class ConnectedStore:
         self._name = ""
         self._client: Client | None = None
 
+    @property
+    def address(self) -> tuple[str, str]:
+        """The address of the server and the database."""
+        return self._uri, self._database_name
+
     async def open(self, name: str) -> None:
         self._name = name
         client = await connected(self._uri, name, timeout=self._timeout, pool_size=self._pool_size)

@@ -61,6 +61,11 @@ class PostgresStore:
         self._busy: set[Session] = set()
         self._tables: dict[str, Table] = {}
 
+    @property
+    def address(self) -> tuple[str, str]:
+        """The connection string and the schema."""
+        return self._dsn, self._schema
+
     async def open(self, name: str) -> None:
         session = await connect(self._dsn, name, self._schema)
         try:

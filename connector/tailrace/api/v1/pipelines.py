@@ -1,0 +1,35 @@
+"""A pipeline of a worker as the JSON API shows it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tailrace.api.v1.answers import error_json
+from tailrace.manager.managed import ManagedPipeline
+
+
+def pipeline_state(pipeline: ManagedPipeline) -> dict[str, Any]:
+    """Returns what changes seldom: the event stream sends it on each change."""
+    return {
+        "name": pipeline.name,
+        "state": pipeline.state,
+        "target": pipeline.target,
+        "error": None if pipeline.error is None else error_json(pipeline.error),
+        "restarts": pipeline.restarts,
+        "restart_at_ms": None if pipeline.restart_at is None else round(pipeline.restart_at * 1000),
+    }
+
+
+def pipeline_json(pipeline: ManagedPipeline, *, full: bool = False) -> dict[str, Any]:
+    """Returns a pipeline; `full` adds its configuration, with unresolved references, and what was last read."""
+    report = pipeline.report
+    facts = report.facts if report else {}
+    shown = {
+        **pipeline_state(pipeline),
+        "pid": report.pid if report else None,
+        "position": report.position or None if report else None,
+        "lag": {name: facts.get(f"lag_{name}") for name in ("bytes", "seconds", "events")},
+        "reported_ms": report.at_ms if report else None,
+        "from_topic": pipeline.from_topic,
+    }
+    return {**shown, "facts": facts, "config": pipeline.config} if full else shown

@@ -1,0 +1,193 @@
+"""The routes of the JSON API."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterator
+from typing import Any
+
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import Response, StreamingResponse
+from starlette.routing import BaseRoute, Mount, Route
+
+from tailrace.api.v1 import answers, openapi
+from tailrace.api.v1.answers import answer, error_json, job_json, refusal, result_of
+from tailrace.api.v1.command_stream import output_of, read_call
+from tailrace.api.v1.event_stream import EventStream, EventStreamResponse
+from tailrace.api.v1.jobs import Job, Jobs
+from tailrace.api.v1.operation import Operation
+from tailrace.api.v1.pipelines import pipeline_json, pipeline_state
+from tailrace.api.v1.plans import Plans
+from tailrace.api.v1.process import Run
+from tailrace.api.v1.requests import Call, from_body, from_query
+from tailrace.errors import TailraceError
+from tailrace.manager.managed import ManagedPipeline
+from tailrace.manager.manager import PipelineManager
+from tailrace.manager.report import PAUSED, RUNNING, STOPPED, ErrorReport
+from tailrace.manager.spawn import WarmProcess
+
+PREFIX = "/api/v1"
+WAIT_SECONDS = 30.0
+"""An operation that takes longer is answered with its job."""
+EVENT_ID = "event_id"
+_TARGETS = {"pause": PAUSED, "resume": RUNNING, "start": RUNNING, "stop": STOPPED}
+
+Endpoint = Callable[[Request], Awaitable[Response]]
+
+
+class JsonApi:
+    """The JSON API of a worker. Call `close` before the worker ends."""
+
+    def __init__(
+        self, manager: PipelineManager, operations: tuple[Operation, ...], warm: WarmProcess, run: Run
+    ) -> None:
+        self._manager = manager
+        self._operations = operations
+        self._document = openapi.document(operations)
+        self.stream = EventStream(self._states)
+        self.jobs = Jobs(warm, run, self._job_changed)
+        self.plans = Plans()
+
+    def routes(self) -> list[BaseRoute]:
+        app = Starlette(
+            routes=list(self._routes()),
+            exception_handlers={
+                TailraceError: answers.on_tailrace_error,
+                404: answers.on_http_error,
+                405: answers.on_http_error,
+                400: answers.on_http_error,
+                Exception: answers.on_bug,
+            },
+        )
+        return [Mount(PREFIX, app)]
+
+    async def close(self) -> None:
+        await self.stream.close()
+        await self.jobs.close()
+
+    def _routes(self) -> Iterator[BaseRoute]:
+        yield Route("/openapi.json", self._openapi, methods=["GET"])
+        yield Route("/stream", self._follow, methods=["GET"])
+        yield Route("/jobs", self._list_jobs, methods=["GET"])
+        yield Route("/jobs/{job_id}", self._show_job, methods=["GET"])
+        yield Route("/jobs/{job_id}", self._stop_job, methods=["DELETE"])
+        yield Route("/pipelines", self._list, methods=["GET"])
+        yield Route("/pipelines/{name}", self._show, methods=["GET"])
+        for verb in openapi.CHANGES:
+            yield Route(f"/pipelines/{{name}}/{verb}", self._change(verb), methods=["POST"])
+        yield Route("/pipelines/{name}/command", self._run_command, methods=["POST"])
+        for each in self._operations:
+            if each.name == openapi.TRACE:
+                yield Route(f"/pipelines/{{name}}/events/{{{EVENT_ID}}}", self._trace(each), methods=["GET"])
+                yield Route(f"/events/{{{EVENT_ID}}}", self._trace_everywhere(each), methods=["GET"])
+            else:
+                yield Route(f"/pipelines/{{name}}/{each.path}", self._call(each), methods=[each.method])
+
+    async def _openapi(self, _: Request) -> Response:
+        return answer(self._document)
+
+    async def _list(self, _: Request) -> Response:
+        pipelines = sorted(self._manager.pipelines.values(), key=lambda each: each.name)
+        return answer({"pipelines": [pipeline_json(each) for each in pipelines]})
+
+    async def _show(self, request: Request) -> Response:
+        return answer(pipeline_json(self._pipeline(request), full=True))
+
+    def _change(self, verb: str) -> Endpoint:
+        async def change(request: Request) -> Response:
+            name = self._pipeline(request).name
+            if verb == "restart":
+                await self._manager.restart(name)
+            else:
+                await self._manager.set_target(name, _TARGETS[verb])
+            return answer(pipeline_json(self._manager.get(name)))
+
+        return change
+
+    def _call(self, operation: Operation) -> Endpoint:
+        async def call(request: Request) -> Response:
+            pipeline = self._pipeline(request)
+            given = from_query(request, operation) if operation.method == "GET" else await from_body(request, operation)
+            job = self._submit(operation, pipeline, given)
+            return _accepted(job) if operation.long else await _awaited(job)
+
+        return call
+
+    def _submit(self, operation: Operation, pipeline: ManagedPipeline, given: Call) -> Job:
+        contents = dict(given.contents)
+        if "plan" in contents:
+            contents["plan"] = self.plans.resolved(contents["plan"])
+        return self.jobs.submit(operation, pipeline.name, pipeline.file, given.values, contents)
+
+    def _trace(self, operation: Operation) -> Endpoint:
+        async def trace(request: Request) -> Response:
+            given = from_query(request, operation, {EVENT_ID: request.path_params[EVENT_ID]})
+            return await _awaited(self._submit(operation, self._pipeline(request), given))
+
+        return trace
+
+    def _trace_everywhere(self, operation: Operation) -> Endpoint:
+        async def trace(request: Request) -> Response:
+            event_id = request.path_params[EVENT_ID]
+            given = from_query(request, operation, {EVENT_ID: event_id})
+            jobs = [self._submit(operation, each, given) for each in self._manager.pipelines.values()]
+            await asyncio.gather(*(job.ended.wait() for job in jobs))
+            found: dict[str, Any] = {"id": event_id, "found": [], "errors": {}}
+            for job in jobs:
+                outcome = job.outcome
+                if outcome is None or (outcome.error and outcome.error.code == "EventUnknown"):
+                    continue
+                if outcome.error is not None:
+                    found["errors"][job.pipeline] = error_json(outcome.error)
+                else:
+                    found["found"].append(outcome.result)
+            if not found["found"] and not found["errors"]:
+                names = ", ".join(sorted(self._manager.pipelines)) or "none"
+                what = f"no pipeline of this worker knows an event {event_id}"
+                return refusal(ErrorReport("EventUnknown", what, f"Pipelines: {names}.", "Check the id."))
+            return answer(found)
+
+        return trace
+
+    async def _run_command(self, request: Request) -> Response:
+        """For `tailrace --worker`. Not part of the documented API."""
+        pipeline = self._pipeline(request)
+        call = await read_call(request, self._operations)
+        self.jobs.require_room()
+        return StreamingResponse(output_of(self.jobs, call, pipeline.file), media_type="application/x-ndjson")
+
+    async def _list_jobs(self, _: Request) -> Response:
+        return answer({"jobs": [job_json(job, result=False) for job in self.jobs.all()]})
+
+    async def _show_job(self, request: Request) -> Response:
+        return answer(job_json(self.jobs.get(request.path_params["job_id"])))
+
+    async def _stop_job(self, request: Request) -> Response:
+        return answer(job_json(await self.jobs.stop(request.path_params["job_id"])))
+
+    async def _follow(self, _: Request) -> Any:  # noqa: ANN401 - any ASGI application is a response
+        return EventStreamResponse(self.stream)
+
+    def _pipeline(self, request: Request) -> ManagedPipeline:
+        return self._manager.get(request.path_params["name"])
+
+    def _states(self) -> dict[str, dict[str, Any]]:
+        return {name: pipeline_state(each) for name, each in self._manager.pipelines.items()}
+
+    def _job_changed(self, job: Job) -> None:
+        if job.ended.is_set() and job.outcome and job.operation.writes:
+            self.plans.keep(job.outcome.result)
+        self.stream.publish("job", job_json(job, result=False))
+
+
+def _accepted(job: Job) -> Response:
+    return answer(job_json(job), 202, {"location": f"{PREFIX}/jobs/{job.id}"})
+
+
+async def _awaited(job: Job) -> Response:
+    try:
+        await asyncio.wait_for(job.ended.wait(), WAIT_SECONDS)
+    except TimeoutError:
+        return _accepted(job)
+    return result_of(job.outcome) if job.outcome else _accepted(job)
