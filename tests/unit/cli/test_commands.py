@@ -111,7 +111,7 @@ def test_an_unexpected_exception_asks_for_a_report_and_masks_secrets(
     ("arguments", "expected"),
     [
         (["inti"], "Did you mean `tailrace init`?"),
-        (["zzz"], "There are: run, check"),
+        (["zzz"], "There are: run, worker"),
         (["--nonsense"], "See `tailrace --help`"),
         (["sample", "--nonsense"], "See `tailrace sample --help`"),
     ],
