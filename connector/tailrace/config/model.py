@@ -267,6 +267,11 @@ class LimitSettings(Section):
         default=1_000_000, ge=1, le=1 << 30, description="bytes, from 1 to 1073741824", examples=["1000000"]
     )
     """Largest payload. An event with a larger one is dead-lettered."""
+    stall_timeout: Seconds = Field(
+        default=120, ge=1, le=86_400, description="seconds, from 1 to 86400", examples=["120"], allow_inf_nan=False
+    )
+    """Seconds without progress, while the log moves or a thread is blocked, after which the pipeline ends as FAILED
+    (PipelineStalled). At least twice `source.link_timeout` applies."""
 
 
 class PipelineSettings(Section):
@@ -334,7 +339,7 @@ class PipelineSettings(Section):
         description="settings such as `batch_records: 6000`",
         examples=["{batch_records: 6000}"],
     )
-    """Bounds of batches and payloads."""
+    """Bounds of batches, payloads and time."""
 
     @property
     def name(self) -> str:

@@ -96,6 +96,11 @@ class Supervisor:
         self._standby = Standby(wiring, self._log, self._stopped, on_state, obey_target=obey_target)
         self._outage = ServerOutage(lambda event, server: self._log.info(event, server=server))
 
+    def notify(self, kind: str, what: str, *, why: str = "", remedy: str = "") -> None:
+        """Raises an alert; for the threads that watch the pipeline. Without `run`, there are none."""
+        if hasattr(self, "alerts"):
+            self.alerts.notify(kind, what, why=why, remedy=remedy)
+
     def stop(self) -> None:
         self._stopped.set()
         self._wakeup.set()
@@ -366,7 +371,6 @@ class Supervisor:
 
         The threads of the pipeline may be blocked, so this one announces the state for them.
         """
-        self.failure = error
         self.alerts.notify(STALL, error.what, why=error.why, remedy=error.remedy)
         self._fail(error)
         self.alerts.close(ALERT_SECONDS)

@@ -36,6 +36,10 @@ class PostgresObserver:
             self.close()
             raise
 
+    def parameter(self, name: str) -> str:
+        """Returns a parameter of the connection as libpq uses it; empty without a session."""
+        return self._link.parameter(name) if self._link is not None else ""
+
     def close(self) -> None:
         link, self._link = self._link, None
         if link is not None:
