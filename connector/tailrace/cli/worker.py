@@ -131,6 +131,8 @@ def serve(
     async def main() -> int:
         from tailrace.api.app import create_app
         from tailrace.api.server import HttpServer
+        from tailrace.api.v1.routes import JsonApi
+        from tailrace.cli.operations import operations, run_for_worker
 
         loop = asyncio.get_running_loop()
         loop.set_default_executor(ThreadPoolExecutor(THREADS, thread_name_prefix="worker"))
@@ -142,7 +144,8 @@ def serve(
 
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, end, 0)
-        server = HttpServer(create_app(manager), opened)
+        api = JsonApi(manager, operations(), manager.warm, run_for_worker)
+        server = HttpServer(create_app(manager, api.routes()), opened)
         server.start()
         log.info("listening", address=f"http://{manager.worker_id}")
         if not is_loopback(host):
@@ -158,7 +161,7 @@ def serve(
                 await code
             starting.cancel()
         finally:
-            await asyncio.gather(manager.close(), server.close())
+            await asyncio.gather(manager.close(), api.close(), server.close())
         return await code
 
     code = asyncio.Runner().run(main())  # not closed: that would wait for threads that wait for servers

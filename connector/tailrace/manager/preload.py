@@ -16,8 +16,9 @@ MODULES = (
     "tailrace.manager.process",
     "tailrace.sources.mongo.source",
     "tailrace.recovery.apply",
+    "tailrace.cli.preload",
 )
-"""What pipeline processes need, if it is installed."""
+"""What pipeline processes and commands need, if it is installed."""
 
 use_one_heap()
 for _module in MODULES:

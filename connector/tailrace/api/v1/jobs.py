@@ -10,6 +10,7 @@ import asyncio
 import logging
 import secrets
 import shutil
+import signal
 import tempfile
 import time
 from collections.abc import Callable, Mapping
@@ -31,6 +32,8 @@ MOST_KEPT = 200
 KEPT_BYTES = 64_000_000
 SHORT_SECONDS = 120.0
 """A short operation is stopped after this time."""
+
+CLOSE_SECONDS = 3.0
 
 logger = logging.getLogger(__name__)
 
@@ -166,7 +169,13 @@ class Jobs:
         """Stops all jobs, and deletes their files."""
         self._closed = True
         running = [job for job in self._jobs.values() if not job.ended.is_set()]
-        await asyncio.gather(*(self.stop(job.id) for job in running), return_exceptions=True)
+        for job in running:
+            job.stopping = True
+            if job.process is not None:
+                job.process.signal(signal.SIGTERM)
+        # Those that need longer end by themselves, soon after the worker.
+        with suppress(TimeoutError):
+            await asyncio.wait_for(asyncio.gather(*(job.ended.wait() for job in running)), CLOSE_SECONDS)
         for task in list(self._tasks):
             task.cancel()
         await asyncio.to_thread(shutil.rmtree, self._folder, ignore_errors=True)
