@@ -29,7 +29,7 @@ from tailrace.manager.managed import ManagedPipeline
 from tailrace.manager.process import ProcessSpec
 from tailrace.manager.report import FAILED, RETRYING, RUNNING, ErrorReport
 from tailrace.manager.restarts import RestartPolicy, may_recover
-from tailrace.manager.runner import PipelineRunner
+from tailrace.manager.runner import SILENT_SECONDS, PipelineRunner
 from tailrace.manager.spawn import WarmProcess
 from tailrace.manager.targets import StoredTargets
 from tailrace.state import offsets
@@ -54,6 +54,7 @@ class PipelineManager:
         config_topic: ConfigTopic | None = None,
         *,
         restarts: RestartPolicy | None = None,
+        silent_seconds: float = SILENT_SECONDS,
         as_json: bool = True,
     ) -> None:
         """Pipelines come from the files of `folder`, from `config_topic`, or from both."""
@@ -68,6 +69,7 @@ class PipelineManager:
         self._folder = PipelineFolder(folder) if folder is not None else None
         self._topic = config_topic
         self._policy = restarts or RestartPolicy()
+        self._silent_seconds = silent_seconds
         self._as_json = as_json
         self._runners: dict[str, PipelineRunner] = {}
         self._levels: dict[str, str] = {}
@@ -145,6 +147,16 @@ class PipelineManager:
                 remedy="The list of connectors has all names.",
             )
         return found
+
+    @property
+    def bootstrap(self) -> str:
+        """The Kafka servers of a pipeline whose configuration names none; empty if it must name them."""
+        return self._topic.options.bootstrap if self._topic is not None else ""
+
+    @property
+    def base(self) -> Path:
+        """The folder that relative paths of configurations refer to."""
+        return self._folder.path if self._folder is not None else Path.cwd()
 
     async def cluster_id(self) -> str:
         """Returns the id of the Kafka cluster; empty if it is not known."""
@@ -355,9 +367,7 @@ class PipelineManager:
         )
 
     def _materialised(self, name: str, config: Mapping[str, str]) -> FoundPipeline:
-        base = self._folder.path if self._folder is not None else Path.cwd()
-        bootstrap = self._topic.options.bootstrap if self._topic is not None else ""
-        return found_in_topic(name, config, Path(self._files.name), base, bootstrap)
+        return found_in_topic(name, config, Path(self._files.name), self.base, self.bootstrap)
 
     async def _validated(self, name: str, config: Mapping[str, str]) -> PipelineSettings:
         """Validates a configuration, beside the file of the one that runs; raises ConfigError."""
@@ -365,10 +375,8 @@ class PipelineManager:
             raise ConfigError(
                 f"{name[:60]!r} is not a name of a pipeline", remedy="Use a-z, 0-9, _ and -, at most 48 characters."
             )
-        base = self._folder.path if self._folder is not None else Path.cwd()
-        bootstrap = self._topic.options.bootstrap if self._topic is not None else ""
         with tempfile.TemporaryDirectory(dir=self._files.name) as folder:
-            found = await asyncio.to_thread(found_in_topic, name, config, Path(folder), base, bootstrap)
+            found = await asyncio.to_thread(found_in_topic, name, config, Path(folder), self.base, self.bootstrap)
         if found.settings is None:
             raise found.error or ConfigError("the configuration is invalid")
         return found.settings
