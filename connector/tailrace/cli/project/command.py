@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import sys
 import traceback
+from contextlib import AbstractContextManager, closing, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -36,6 +37,13 @@ def project(
     ),
     projection: str | None = typer.Option(None, "--projection", help="The projection's name, if the app has several."),
     yes: bool = typer.Option(False, "--yes", help="Carry out the reset that --reset shows."),
+    http: str | None = typer.Option(
+        None,
+        "--http",
+        metavar="[HOST:]PORT",
+        help="Serve /metrics, /livez and /readyz on this address. Without a host, only this machine can connect.",
+    ),
+    metrics_prefix: str = typer.Option("tailrace", "--metrics-prefix", help="How the names of all metrics begin."),
 ) -> None:
     """Run a worker of a projection app, until SIGTERM.
 
@@ -47,7 +55,7 @@ def project(
 
         tailrace project shop.projections:app
 
-        tailrace project shop.projections --log-text
+        tailrace project shop.projections --log-text --http 8084
 
         tailrace project shop.projections:app --reset 2026-11-01T14:05Z --yes
 
@@ -75,9 +83,11 @@ def project(
     filter_repeated_errors()
     worker = ProjectionWorker(found, override_logging=False, quiet=True, redirect_stdouts=False)
     worker.spinner = None
+    edge = _serve(found, http, metrics_prefix, log) if http is not None else nullcontext()
     log.info("starting", broker=";".join(f"{url.host}:{url.port}" for url in found.conf.broker_consumer))
     try:
-        worker.run()
+        with edge:
+            worker.run()
     except TailraceError as error:
         log.error(  # noqa: TRY400 - this log has no tracebacks
             "failed",
@@ -88,6 +98,20 @@ def project(
         )
         raise
     log.info("stopped", records=found.reader.records)
+
+
+def _serve(app: ProjectionApp, address: str, prefix: str, log: logs.StructuredLogger) -> AbstractContextManager[object]:
+    """Opens the HTTP edge; it ends with the context."""
+    try:
+        from tailrace.api import projections, server
+    except ModuleNotFoundError as error:
+        raise ConfigError(f"--http needs {error.name}, which is not installed", remedy=install_remedy("http")) from None
+    host, port = server.parse_address(address)
+    edge = projections.ProjectionEdge(app, host, port, prefix)
+    log.info("http", host=host, port=edge.port)
+    if not server.is_loopback(host):
+        log.warning("notice", what=f"everyone who can reach {host}:{edge.port} can read the metrics of this worker")
+    return closing(edge)
 
 
 def load_app(name: str) -> ProjectionApp:

@@ -83,12 +83,12 @@ METRICS = (
         "projection_state", "gauge", "1 for the state of the projection, 0 for all others.", ("projection", "state")
     ),
     # Names of requirement A11 for what is written to an external database
-    Metric("external_db_transactions_written", "counter", "Events applied that do not delete their entity."),
-    Metric("external_db_transactions_deleted", "counter", "Events applied that delete their entity."),
+    Metric("external_db_transactions_written_total", "counter", "Events applied that do not delete their entity."),
+    Metric("external_db_transactions_deleted_total", "counter", "Events applied that delete their entity."),
     Metric("external_db_write_latency_seconds", "histogram", "The same as projection_apply_duration_seconds."),
-    Metric("external_db_mongodb_write_errors", "counter", "Attempts that failed because of the database (any kind)."),
+    Metric("external_db_mongodb_write_errors_total", "counter", "Attempts that failed because of the database (any kind)."),
     Metric("external_db_batch_size", "histogram", "The same as projection_batch_events."),
-    Metric("external_db_retry_count", "counter", "The sum of projection_retries_total."),
+    Metric("external_db_retry_count_total", "counter", "The sum of projection_retries_total."),
 )
 """All metrics of a projection, with the help texts that `/metrics` shows."""
 

@@ -106,6 +106,8 @@ class ProjectionApp(faust.App):
         self.wants_web = bool(settings.get("web_enabled", False))
         self._failing: asyncio.Task[None] | None = None
         self.maintenance: Maintenance | None = None
+        self.event_loop: asyncio.AbstractEventLoop | None = None
+        """The loop that it runs in, once it has begun to start."""
         self._crashes: dict[str, deque[float]] = {}
         _require_known(id, settings)
         super().__init__(id, **{**DEFAULTS, **settings})
@@ -170,6 +172,7 @@ class ProjectionApp(faust.App):
         await super()._on_agent_error(agent, exc)
 
     async def on_start(self) -> None:
+        self.event_loop = asyncio.get_running_loop()
         check_app(self)
         await self._wait_for_kafka()
         self.maintenance = Maintenance(self)
