@@ -16,6 +16,7 @@ from tailrace.cli.stop_signals import run_beside
 from tailrace.config.load import load_pipeline
 from tailrace.errors import TailraceError
 from tailrace.manager.process import recovery_for
+from tailrace.manager.watchdog import PipelineWatch
 from tailrace.worker import logs
 from tailrace.worker.memory import reduce_garbage_collection, use_one_heap
 from tailrace.worker.supervisor import Supervisor
@@ -61,9 +62,9 @@ def run(
         _run_with_http(file, http, adopt=adopt, as_json=logs.is_json(log_json))
     settings = load_pipeline(file)
     log = logs.StructuredLogger(pipeline=settings.pipeline)
-    supervisor = Supervisor(
-        wire(settings, adopt=adopt, warn=lambda what: log.warning("notice", what=what)), recover=recovery_for(settings)
-    )
+    wiring = wire(settings, adopt=adopt, warn=lambda what: log.warning("notice", what=what))
+    supervisor = Supervisor(wiring, recover=recovery_for(settings))
+    watch = PipelineWatch(wiring, supervisor)
     use_one_heap()
     reduce_garbage_collection()
 
@@ -76,12 +77,15 @@ def run(
 
     signal.signal(signal.SIGTERM, on_signal)
     signal.signal(signal.SIGINT, on_signal)
+    watch.start()
     try:
         run_beside(supervisor.run)
     except TailraceError as error:
         if error is not supervisor.failure:
             raise
         raise typer.Exit(error.exit_code) from None  # it is already logged
+    finally:
+        watch.close()
 
 
 def _run_with_http(file: Path, http: str, *, adopt: bool, as_json: bool) -> NoReturn:

@@ -27,6 +27,7 @@ from tailrace.config.secrets import mask
 from tailrace.errors import ConfigError, PipelineCrashed, TailraceError
 from tailrace.manager.report import FAILED, STARTING, STOPPED, ErrorReport, PipelineReport
 from tailrace.manager.restarts import may_recover
+from tailrace.manager.watchdog import PipelineWatch
 from tailrace.positions.base import to_stored
 from tailrace.wakeup import Wakeup
 from tailrace.worker import logs
@@ -90,6 +91,7 @@ class PipelineMain:
         self._state = STARTING
         self._error: TailraceError | None = None
         self._supervisor: Supervisor | None = None
+        self._watch: PipelineWatch | None = None
         self._stopped = False
         self._wakeup = Wakeup()
         self._partial = b""
@@ -156,7 +158,12 @@ class PipelineMain:
         self._supervisor = supervisor
         if self._stopped:
             supervisor.stop()
-        supervisor.run()
+        self._watch = PipelineWatch(wiring, supervisor)
+        self._watch.start()
+        try:
+            supervisor.run()
+        finally:
+            self._watch.close()
 
     def _observe(self, state: str, error: TailraceError | None) -> None:
         """Called by the supervisor's thread."""
@@ -198,6 +205,8 @@ class PipelineMain:
             error=ErrorReport.of(error, may_recover=may_recover(error.code)) if error is not None else None,
             position=str(stored) if stored is not None else "",
             stored=to_stored(stored) if stored is not None else None,
+            metrics=self._supervisor.metrics.snapshot() if self._supervisor is not None else {},
+            facts=self._watch.facts if self._watch is not None else {},
         )
 
     def _send(self) -> None:

@@ -192,7 +192,7 @@ METRICS = (
     # Names of requirement A11 that have a counterpart here
     Metric("external_db_batch_size", "histogram", "The same as outbox_batch_events.", buckets=SIZES),
     Metric("external_db_outbox_size", "gauge", "The same as outbox_pending_events_count.", origin="probe"),
-    Metric("external_db_retry_count", "counter", "The sum of outbox_retries_total."),
+    Metric("external_db_retry_count_total", "counter", "The sum of outbox_retries_total."),
 )
 
 _DEBEZIUM = ("plugin", "name", "context")

@@ -207,7 +207,7 @@ class PipelineMetrics:
             "outbox_retries_total": dict(self._retries),
             "outbox_bytes_read_total": self._bytes,
             "alerts_total": dict(self._alerts),
-            "external_db_retry_count": retries,
+            "external_db_retry_count_total": retries,
             **process_values(self._started),
             **self._probed,
         }
