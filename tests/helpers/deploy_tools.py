@@ -1,4 +1,4 @@
-"""Programs and schemas that check the files of compose/ and deploy/: fetched once from package indexes, never committed.
+"""Programs and schemas that check compose/ and deploy/: fetched once from package indexes, never committed.
 
 - The schema of compose files is part of the Python package `check-jsonschema`; its makers copy it from compose-spec.
 - The schemas of Kubernetes' objects are part of the Python package `kubernetes-validate`.
@@ -35,7 +35,7 @@ OPERATOR_MODULE = "github.com/prometheus-operator/prometheus-operator@v0.85.0"
 KUBERNETES = "v1.37.0"
 
 
-class Unavailable(Exception):  # noqa: N818 - named after what happened, as all errors here
+class Unavailable(Exception):
     """A program or schema that cannot be fetched on this machine."""
 
 
@@ -104,7 +104,9 @@ def _prometheus_program(name: str, variable: str) -> Path:
     if found := os.environ.get(variable) or shutil.which(name):
         return Path(found)
     if shutil.which("apt-get") is None:
-        raise Unavailable(f"{name} comes with a Debian package here, and there is no apt-get: set {variable} to its path")
+        raise Unavailable(
+            f"{name} comes with a Debian package here, and there is no apt-get: set {variable} to its path"
+        )
 
     def fill(folder: Path) -> None:
         _run(["apt-get", "download", "prometheus"], folder)
