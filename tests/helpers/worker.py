@@ -17,8 +17,10 @@ import pytest
 
 from helpers import warm_processes as warm
 from helpers.shop import Shop
+from tailrace.testkit.oracle import OracleVerdict, check_delivery
 from tailrace.testkit.stack import StackError, wait_until
 from tailrace.testkit.stack.ports import free_port
+from tailrace.testkit.topic_reader import RecordReader, consumed_records
 
 
 class WorkerProcess:
@@ -76,6 +78,32 @@ class WorkerProcess:
 
     def get(self, path: str) -> Any:
         return httpx2.get(f"{self.url}{path}", timeout=30).json()
+
+    def pipeline(self, name: str) -> Any:
+        return self.get(f"/api/v1/pipelines/{name}")
+
+    def change(self, name: str, verb: str) -> None:
+        """`pause`, `resume`, `stop` or `restart`."""
+        answer = httpx2.post(f"{self.url}/api/v1/pipelines/{name}/{verb}", timeout=60)
+        assert answer.is_success, answer.text
+
+    def is_in(self, name: str, state: str, timeout: float = 120) -> None:
+        """Waits until a pipeline is in a state."""
+        last: Any = None
+
+        def reached() -> bool:
+            nonlocal last
+            try:
+                last = self.pipeline(name)
+            except httpx2.TransportError as error:
+                last = repr(error)
+            return (isinstance(last, dict) and last.get("state") == state) or not self.running
+
+        try:
+            wait_until(reached, timeout)
+        except StackError:
+            pytest.fail(f"{name} was not {state} within {timeout} s: {last}\n{self.log}")
+        assert self.running, f"the worker ended with {self.process.returncode}:\n{self.log}"
 
     def stop(self, timeout: float = 60) -> int:
         """Sends SIGTERM; returns the exit code."""
@@ -145,3 +173,27 @@ def suspended(pid: int) -> Iterator[None]:
             os.kill(pid, signal.SIGCONT)
         except ProcessLookupError:
             pass
+
+
+def caught_up(shop: Shop, timeout: float = 120) -> OracleVerdict:
+    """Stops the writers, waits until nothing committed is missing, and returns the oracle's verdict."""
+    for writer in shop.writers:
+        writer.stop()
+    written = [event for writer in shop.writers for event in writer.written]
+    with (
+        RecordReader(shop.kafka.bootstrap, [shop.topic]) as events,
+        RecordReader(shop.kafka.bootstrap, [shop.letters]) as letters,
+    ):
+        wait_until(
+            lambda: (
+                not check_delivery(
+                    written,
+                    consumed_records(events.more()),
+                    consumed_records(letters.more()),
+                    in_table=shop.in_outbox(),
+                ).missing
+            ),
+            timeout,
+            what=f"all events of {shop.name}",
+        )
+    return shop.verdict()

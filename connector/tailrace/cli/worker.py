@@ -26,6 +26,7 @@ from tailrace.worker import logs
 HTTP_HELP = "The HTTP port, as PORT or HOST:PORT. Only this machine can reach the default host."
 THREADS = 16
 OPEN_FILES = 65_536
+CLOSE_SECONDS = 4.5
 
 
 def worker(
@@ -53,6 +54,12 @@ def worker(
     ),
     restart_most: float = typer.Option(
         60.0, "--restart-most", min=0.0, help="The longest delay before a restart, in units of --restart-minutes."
+    ),
+    silent_seconds: float = typer.Option(
+        30.0,
+        "--silent-seconds",
+        min=2.0,
+        help="A pipeline process that sends no report for this long is stuck: it is killed and restarted.",
     ),
     restarts: bool = typer.Option(True, "--restarts/--no-restarts", help="Whether failed pipelines are restarted."),
     log_json: LogJson = None,
@@ -82,7 +89,9 @@ def worker(
         )
     topic = ConfigTopic(kafka_options(bootstrap, kafka_setting), config_topic) if bootstrap else None
     policy = RestartPolicy(60.0 * restart_minutes, restart_most, enabled=restarts)
-    manager = PipelineManager(folder, topic, restarts=policy, as_json=logs.is_json(log_json))
+    manager = PipelineManager(
+        folder, topic, restarts=policy, silent_seconds=silent_seconds, as_json=logs.is_json(log_json)
+    )
     serve(manager, http, lambda _: manager.start())
 
 
@@ -161,7 +170,8 @@ def serve(
                 await code
             starting.cancel()
         finally:
-            await asyncio.gather(manager.close(), api.close(), server.close())
+            jobs = asyncio.wait_for(api.close(), CLOSE_SECONDS)
+            await asyncio.gather(manager.close(), jobs, server.close(), return_exceptions=True)
         return await code
 
     code = asyncio.Runner().run(main())  # not closed: that would wait for threads that wait for servers

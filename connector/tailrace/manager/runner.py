@@ -35,6 +35,7 @@ class PipelineRunner:
         make_spec: Callable[[ManagedPipeline], ProcessSpec],
         *,
         on_end: Callable[[int], None] = lambda _: None,
+        silent_seconds: float = SILENT_SECONDS,
     ) -> None:
         """`on_end` gets the exit code of a process that ended without being asked to."""
         self.pipeline = pipeline
@@ -44,6 +45,7 @@ class PipelineRunner:
         self._policy = policy
         self._make_spec = make_spec
         self._on_end = on_end
+        self._silent_seconds = silent_seconds
         self._log = StructuredLogger("tailrace.worker", pipeline=pipeline.name)
         self._wake = asyncio.Event()
         self._again = False
@@ -142,9 +144,9 @@ class PipelineRunner:
                     await process.stop(STOP_SECONDS)
                     return None
                 silent = loop.time() - process.heard_at
-                if silent > SILENT_SECONDS + RECHECK_SECONDS:
+                if silent > self._silent_seconds + RECHECK_SECONDS:
                     return await self._kill_stuck(process, silent)
-                left = SILENT_SECONDS - silent
+                left = self._silent_seconds - silent
                 wake = asyncio.create_task(self._wake.wait())
                 await asyncio.wait(
                     [ended, wake],
