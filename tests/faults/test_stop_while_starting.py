@@ -1,4 +1,4 @@
-"""A stop signal during the start of `tailrace run` or `tailrace project` ends the process with exit code 0.
+"""A stop signal during the start of `tailrace run`, `worker` or `project` ends the process with exit code 0.
 
 The earliest moment tested is the import of the first module after `tailrace.cli`. Before Python has loaded that one, no
 code of Tailrace runs, and a signal ends the process as the operating system does by default.
@@ -69,6 +69,15 @@ def ended(folder: Path, number: int, module: str, program: str, *arguments: str)
 def test_a_stop_signal_during_the_imports_of_run_ends_it_cleanly(folder: Path, module: str, program: str) -> None:
     done = ended(folder, signal.SIGTERM, module, program, "run", "orders.yaml")
     assert (done.returncode, done.stderr) == (0, "")
+
+
+@pytest.mark.parametrize(
+    "module", ["typer", "tailrace.cli.worker", "tailrace.manager.manager", "uvicorn", "tailrace.api.app"]
+)
+def test_a_stop_signal_during_the_imports_of_worker_ends_it_cleanly(folder: Path, module: str) -> None:
+    done = ended(folder, signal.SIGTERM, module, "-m", "worker", ".", "--http", "0", "--log-text")
+    assert done.returncode == 0
+    assert "Error" not in done.stderr
 
 
 def test_ctrl_c_during_the_imports_of_run_ends_it_cleanly(folder: Path) -> None:
