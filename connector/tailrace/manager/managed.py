@@ -32,6 +32,8 @@ class ManagedPipeline:
     """The last report of the process, kept after it ended."""
     restarts: int = 0
     """Automatic restarts since the pipeline last ran for a while."""
+    restarts_total: int = 0
+    """All automatic restarts since the worker started."""
     restart_at: float | None = None
     """When the next automatic restart is due, as a Unix time."""
     config_error: ErrorReport | None = None

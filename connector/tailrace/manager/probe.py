@@ -186,6 +186,7 @@ class PipelineProbe:
             "dead_letters": self._dead_letters,
             "parked": self._parked,
             "certificates": dict(self._certificates),
+            "retrying_records": len(self._wiring.record_retries.pending),
             "recent": {
                 "seconds": now - first.at,
                 "delivered": metrics.delivered - first.delivered,

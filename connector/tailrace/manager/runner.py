@@ -183,6 +183,7 @@ class PipelineRunner:
         while self._is_wanted:
             if not await self._changed(max(0.0, deadline - asyncio.get_running_loop().time())):
                 pipeline.restarts += 1
+                pipeline.restarts_total += 1
                 pipeline.state = RESTARTING
                 break
         pipeline.restart_at = None
