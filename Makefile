@@ -13,7 +13,7 @@ JOBS   ?= 8
 TREE   := -e ./distributions/outbox -e '.[dev]'
 
 .DEFAULT_GOAL := help
-.PHONY: help demo examples test test-slow test-oldest test-all check format docs tutorial bench clean
+.PHONY: help demo examples test test-slow test-oldest test-all check format docs manifests tutorial compose-test bench clean
 
 help: ## Show this help
 	@awk 'BEGIN {FS = ":.*## "; print "Tailrace: outbox tables to Kafka, exactly once and in order.\n"} \
@@ -41,10 +41,11 @@ examples: $(STACK) ## Projections on real servers, disturbed, and compared with 
 	@$(BIN)/python -m examples.run storage_outbox
 	@$(BIN)/python -m examples.run user_outbox
 
-$(FETCHED): $(STACK) tests/helpers/fetched.py
-	@echo "fetching what only the tests need: a schema registry (159 MB), test suites (once)"
+$(FETCHED): $(STACK) tests/helpers/fetched.py tests/helpers/deploy_tools.py
+	@echo "fetching what only the tests need: a schema registry (159 MB), test suites, programs that check deploy/ (once)"
 	@$(BIN)/tailrace stack fetch --registry
 	@$(BIN)/python tests/helpers/fetched.py
+	@$(BIN)/python tests/helpers/deploy_tools.py
 	@touch $@
 
 # Once, before the workers start: otherwise each of them would compile all tests. The run itself reports errors.
@@ -84,6 +85,12 @@ format: $(READY) ## Format the code, fix what ruff can fix, wrap the pages
 
 docs: $(READY) ## Write the generated pages of docs/: settings, commands, errors, figures
 	@$(BIN)/python -m tools.docs
+
+manifests: $(FETCHED) ## Render deploy/kubernetes/ from the Helm chart
+	@$(BIN)/python -m tools.manifests "$$($(BIN)/python tests/helpers/deploy_tools.py helm)"
+
+compose-test: $(READY) ## Start compose/ in Docker, run the demo's verdict against it, and remove it
+	@$(BIN)/python -m tools.compose_test
 
 tutorial: $(STACK) ## Run the commands of docs/tutorial.md and write their output into it
 	@$(BIN)/python -m tools.tutorial

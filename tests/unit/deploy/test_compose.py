@@ -22,7 +22,7 @@ from tailrace.testkit.stack.containers import KAFKA_IMAGE, MONGO_IMAGE
 VARIABLE = re.compile(r"\$\{([A-Z_]+)(:[-?][^}]*)?\}")
 SERVICES: dict[str, Any] = compose()["services"]
 OURS = [name for name, service in SERVICES.items() if service["image"].startswith("tailrace")]
-SERVED = {"kafka:9092", "postgres:5432", "mongo:27017", "registry:8080", "prometheus:9090", "worker:8083"}
+SERVED = {"kafka:9092", "postgres:5432", "mongo:27017", "registry:8080", "prometheus:9090", "worker:8083", "projection:8083"}
 """The addresses inside the network: the name of a service, and the port that its program listens on."""
 
 
@@ -126,13 +126,13 @@ def test_every_server_has_a_health_check_and_every_dependency_waits_for_it() -> 
             else:
                 assert how["condition"] == "service_completed_successfully"
                 assert SERVICES[other]["restart"] == "on-failure:5", f"{other} must end"
-        if name not in ("mongo-setup", "schemas", "projection"):
+        if name not in ("mongo-setup", "schemas"):
             assert "test" in service["healthcheck"], name
 
 
 def test_ports_are_published_on_the_loopback_interface_only() -> None:
     ports = [port for service in SERVICES.values() for port in service.get("ports", [])]
-    assert len(ports) == 7
+    assert len(ports) == 8
     assert all(port.startswith("127.0.0.1:${") for port in ports)
 
 

@@ -63,6 +63,10 @@ class OrderSummaryProjection:
             self.NAME, folder, ["project", f"{MODULE}:app"], ready_event="reading", environment=environment
         )
 
+    def run(self, source: ServiceRun) -> ProjectionRun:
+        """Returns a run of it on the topic of a service."""
+        return ProjectionRun(self, source)
+
     def applied(self) -> int:
         """Returns how many events were applied to its rows."""
         [(count,)] = self._select("coalesce(sum(cardinality(events)), 0)") or [(0,)]

@@ -47,7 +47,7 @@ class Scenario:
         self._writing_seconds = writing_seconds
         self._seed = seed
         self._services = [ServiceRun(service, seed=seed) for service in environment.services]
-        self._projections = [ProjectionRun(summary, self._services[0]) for summary in environment.projections]
+        self._projections = [summary.run(self._services[0]) for summary in environment.projections]
         self._processes: list[DemoProcess] = [*self._services, *self._projections]
         self._began = time.monotonic()
 
