@@ -7,11 +7,16 @@ from collections.abc import Sequence
 from starlette.applications import Starlette
 from starlette.routing import BaseRoute
 
+from tailrace.api import health, metrics
 from tailrace.api.errors import answer_error
+from tailrace.api.exposition import DEFAULT_PREFIX
 from tailrace.errors import TailraceError
 from tailrace.manager.manager import PipelineManager
 
 
-def create_app(manager: PipelineManager, routes: Sequence[BaseRoute] = ()) -> Starlette:
+def create_app(
+    manager: PipelineManager, routes: Sequence[BaseRoute] = (), *, metrics_prefix: str = DEFAULT_PREFIX
+) -> Starlette:
     """Creates the app. `routes` are those of the caller, before all others."""
-    return Starlette(routes=[*routes], exception_handlers={TailraceError: answer_error})
+    own = [*metrics.routes(manager, metrics_prefix), *health.routes(manager)]
+    return Starlette(routes=[*routes, *own], exception_handlers={TailraceError: answer_error})

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import threading
+from functools import partial
 from pathlib import Path
 from types import FrameType
 from typing import NoReturn
@@ -12,6 +13,7 @@ from typing import NoReturn
 import typer
 
 from tailrace.cli.log_option import LogJson
+from tailrace.cli.metrics_option import MetricsPrefix
 from tailrace.cli.stop_signals import run_beside
 from tailrace.config.load import load_pipeline
 from tailrace.errors import TailraceError
@@ -41,6 +43,7 @@ def run(
         help="Also open an HTTP port with metrics, health checks and the APIs of `tailrace worker`. PORT alone is "
         "reachable from this machine only.",
     ),
+    metrics_prefix: MetricsPrefix = "tailrace",
     log_json: LogJson = None,
 ) -> None:
     """Tail an outbox and publish its events to Kafka, until SIGTERM.
@@ -59,7 +62,7 @@ def run(
     """
     logs.configure(as_json=log_json)
     if http:
-        _run_with_http(file, http, adopt=adopt, as_json=logs.is_json(log_json))
+        _run_with_http(file, http, adopt=adopt, as_json=logs.is_json(log_json), metrics_prefix=metrics_prefix)
     settings = load_pipeline(file)
     log = logs.StructuredLogger(pipeline=settings.pipeline)
     wiring = wire(settings, adopt=adopt, warn=lambda what: log.warning("notice", what=what))
@@ -88,14 +91,15 @@ def run(
         watch.close()
 
 
-def _run_with_http(file: Path, http: str, *, adopt: bool, as_json: bool) -> NoReturn:
+def _run_with_http(file: Path, http: str, *, adopt: bool, as_json: bool, metrics_prefix: str) -> NoReturn:
     """Runs the pipeline in a process of its own, without restarts; exits with its exit code."""
     from tailrace.cli.worker import serve
     from tailrace.manager.manager import PipelineManager
     from tailrace.manager.restarts import RestartPolicy
 
     manager = PipelineManager(restarts=RestartPolicy(enabled=False), as_json=as_json)
-    serve(manager, http, lambda ended: manager.start_one(file, adopt=adopt, on_end=ended))
+    start = partial(manager.start_one, file, adopt=adopt)
+    serve(manager, http, lambda ended: start(on_end=ended), metrics_prefix=metrics_prefix)
 
 
 def _leave(log: logs.StructuredLogger) -> NoReturn:

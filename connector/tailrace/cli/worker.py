@@ -16,6 +16,7 @@ from typing import Any, NoReturn
 import typer
 
 from tailrace.cli.log_option import LogJson
+from tailrace.cli.metrics_option import MetricsPrefix
 from tailrace.errors import ConfigError, install_remedy
 from tailrace.kafka.client import KafkaOptions
 from tailrace.manager.manager import PipelineManager
@@ -62,6 +63,7 @@ def worker(
         help="A pipeline process that sends no report for this long is stuck: it is killed and restarted.",
     ),
     restarts: bool = typer.Option(True, "--restarts/--no-restarts", help="Whether failed pipelines are restarted."),
+    metrics_prefix: MetricsPrefix = "tailrace",
     log_json: LogJson = None,
 ) -> None:
     """Run all pipelines of a folder, each in its own process, until SIGTERM.
@@ -92,7 +94,7 @@ def worker(
     manager = PipelineManager(
         folder, topic, restarts=policy, silent_seconds=silent_seconds, as_json=logs.is_json(log_json)
     )
-    serve(manager, http, lambda _: manager.start())
+    serve(manager, http, lambda _: manager.start(), metrics_prefix=metrics_prefix)
 
 
 def kafka_options(bootstrap: str, given: list[str]) -> KafkaOptions:
@@ -121,6 +123,8 @@ def serve(
     manager: PipelineManager,
     http: str,
     start: Callable[[Callable[[int], None]], Coroutine[Any, Any, None]],
+    *,
+    metrics_prefix: str,
 ) -> NoReturn:
     """Opens the port, starts the pipelines, and ends the process with code 0 after a signal.
 
@@ -128,8 +132,10 @@ def serve(
     """
     if find_spec("uvicorn") is None or find_spec("starlette") is None:
         raise ConfigError("the HTTP port needs libraries that are not installed", remedy=install_remedy("http"))
+    from tailrace.api.exposition import require_prefix
     from tailrace.api.server import is_loopback, listen, parse_address
 
+    require_prefix(metrics_prefix)
     host, port = parse_address(http)
     opened = listen(host, port)
     port = opened.getsockname()[1]
@@ -154,7 +160,7 @@ def serve(
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, end, 0)
         api = JsonApi(manager, operations(), manager.warm, run_for_worker)
-        server = HttpServer(create_app(manager, api.routes()), opened)
+        server = HttpServer(create_app(manager, api.routes(), metrics_prefix=metrics_prefix), opened)
         server.start()
         log.info("listening", address=f"http://{manager.worker_id}")
         if not is_loopback(host):
