@@ -5,9 +5,6 @@ A setting's type, default and bounds come from its field, its meaning from the d
 
 from __future__ import annotations
 
-import ast
-import inspect
-import itertools
 import types
 import typing
 from collections.abc import Iterator
@@ -20,6 +17,7 @@ import yaml
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
+from tailrace.config.definitions import meanings
 from tailrace.config.model import PipelineSettings
 from tailrace.config.secrets import Secret
 
@@ -57,18 +55,6 @@ def section_of(annotation: Any) -> type[BaseModel] | None:
         if isinstance(option, type) and issubclass(option, BaseModel):
             return option
     return None
-
-
-def meanings(section: type[BaseModel]) -> dict[str, str]:
-    """The docstrings below the fields of a section."""
-    found = {}
-    declared = ast.parse(inspect.getsource(section)).body[0]
-    body = getattr(declared, "body", [])
-    for pair in itertools.pairwise(body):
-        match pair:
-            case ast.AnnAssign(target=ast.Name(id=name)), ast.Expr(value=ast.Constant(value=str(text))):
-                found[name] = " ".join(text.split())
-    return found
 
 
 def settings(section: type[BaseModel] = PipelineSettings, before: str = "") -> Iterator[Setting]:

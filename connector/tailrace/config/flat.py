@@ -165,18 +165,19 @@ def _flat(tree: Mapping[str, Any], model: type[Section], above: str) -> Iterator
             else:
                 yield key, "{}"
         elif field is not None and setting_type(field.annotation) is dict and isinstance(value, Mapping):
-            yield from ((f"{key}.{each}", _text(inner)) for each, inner in value.items() if inner is not None)
+            yield from ((f"{key}.{each}", flatten_value(inner)) for each, inner in value.items() if inner is not None)
             if not any(inner is not None for inner in value.values()):
                 yield key, "{}"
         else:
-            yield key, _text(value)
+            yield key, flatten_value(value)
 
 
-def _text(value: object) -> str:
+def flatten_value(value: object) -> str:
+    """Returns one value as a string of a flat map."""
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, list | tuple):
-        texts = [item if isinstance(item, str) else _text(item) for item in value]
+        texts = [item if isinstance(item, str) else flatten_value(item) for item in value]
         plain = all(text and text == text.strip() and "," not in text and text[0] != "[" for text in texts)
         return ",".join(texts) if plain else json.dumps(texts, ensure_ascii=False)
     if isinstance(value, Mapping):

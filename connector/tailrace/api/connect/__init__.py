@@ -1,1 +1,1 @@
-"""Kafka Connect's REST API for the pipelines of a worker."""
+"""Kafka Connect's REST API: a pipeline is a connector with one task."""
