@@ -24,11 +24,12 @@ def pipeline_json(pipeline: ManagedPipeline, *, full: bool = False) -> dict[str,
     """Returns a pipeline; `full` adds its configuration, with unresolved references, and what was last read."""
     report = pipeline.report
     facts = report.facts if report else {}
+    lag = facts.get("lag") or {}
     shown = {
         **pipeline_state(pipeline),
         "pid": report.pid if report else None,
         "position": report.position or None if report else None,
-        "lag": {name: facts.get(f"lag_{name}") for name in ("bytes", "seconds", "events")},
+        "lag": {name: lag.get(name) for name in ("bytes", "seconds", "events")},
         "reported_ms": report.at_ms if report else None,
         "from_topic": pipeline.from_topic,
     }

@@ -35,6 +35,7 @@ from tailrace.outbox.writer.rows import column_map, layout_named
 from tailrace.rules.rule import Rule, RuleEvent, RuleSet
 
 if TYPE_CHECKING:
+    from tailrace.outbox.writer.connector_status import StatusReader
     from tailrace.schemas.compiled import SchemaLookup
 
 NAME_BYTES = 1000
@@ -66,6 +67,7 @@ class Outbox:
         slot: str | None = None,
         marks: Literal["none", "watermark", "rows"] = "none",
         brake: Brake | None = None,
+        worker: str | None = None,
     ) -> None:
         """`layout`, `table` (in MongoDB `database.collection`) and `columns` are those of the pipeline's settings.
 
@@ -74,7 +76,8 @@ class Outbox:
         `schemas` is a folder of schemas; `without_schema` says whether types without a schema are added. `topic` is
         the topic of events that name none (layout `document`). `default` converts objects that JSON does not know.
         `rules` and `rules_timeout` are those of `rules.checks` and `rules.timeout`. Receipts need `pipeline`, the name
-        of the pipeline (or its `slot`), and `marks` as it is set there. `brake` is for `slow_down`.
+        of the pipeline (or its `slot`), and `marks` as it is set there. `brake` is for `slow_down`; `worker` is the
+        address of the worker that runs `pipeline`, which `pressure` asks for its state.
         """
         _require_choice("without_schema", without_schema, ("refuse", "allow"))
         _require_choice("marks", marks, ("none", "watermark", "rows"))
@@ -91,6 +94,7 @@ class Outbox:
         self._rules = None if rules is None else RuleSet.of(rules)
         self._rules_timeout = rules_timeout
         self._brake = None if brake is None else BrakeState(brake)
+        self._status = None if worker is None else _status_reader(worker, pipeline)
         self._targets: dict[str, PostgresOutbox | MongoOutbox] = {}
 
     def add(
@@ -142,9 +146,12 @@ class Outbox:
         return run(steps, driver.execute)
 
     def pressure(self, connection: Handle) -> Pressure:
-        """Returns how far the connector is behind, from the database. With an asyncio connection: `await` it."""
+        """Returns how far the connector is behind. With an asyncio connection: `await` it.
+
+        The database shows it. The worker, if `Outbox(worker=…)` names it, is asked at most once a second.
+        """
         driver = driver_for(connection)
-        steps = self._target(driver).pressure(self._evidence)
+        steps = self._pressure(self._target(driver))
         if driver.is_async:
             return cast("Pressure", run_async(steps, driver.execute))
         return run(steps, driver.execute)
@@ -156,10 +163,17 @@ class Outbox:
         """
         driver = driver_for(connection)
         target = self._target(driver)
-        steps = require_brake(self._brake).steps(lambda: target.pressure(self._evidence))
+        steps = require_brake(self._brake).steps(lambda: self._pressure(target))
         if driver.is_async:
             return cast("float", run_async(steps, driver.execute))
         return run(steps, driver.execute)
+
+    def _pressure(self, target: PostgresOutbox | MongoOutbox) -> Steps[Pressure]:
+        if self._status is None:
+            return (yield from target.pressure(self._evidence))
+        # Before the database: no statement of the service's transaction waits for a worker.
+        status = yield from self._status.steps()
+        return status.added_to((yield from target.pressure(self._evidence)))
 
     def _add_one(self, driver: Driver, event: PreparedEvent) -> Steps[Receipt]:
         target = self._targets.get(driver.database) or self._target(driver)
@@ -244,6 +258,12 @@ class Outbox:
             event_id, event.type, aggregate, aggregate_id, key, text, version, datetime.now(UTC), traceparent,
             tracestate, topic, event.aggregate_version, event.extra, event.id is not None,
         )  # fmt: skip
+
+
+def _status_reader(worker: str, pipeline: str | None) -> StatusReader:
+    from tailrace.outbox.writer.connector_status import StatusReader  # few services need it
+
+    return StatusReader(worker, pipeline)
 
 
 def _validator(

@@ -1,5 +1,7 @@
 """How far the connector is behind, seen from the database, and a bounded brake for producers.
 
+`connector_status.py` adds what a worker says about the pipeline.
+
 In Postgres the slot shows how much of the log is not confirmed yet. Since when that is so is known from a watermark, or
 from samples of the end of the log that the outbox has taken before; rows that are newer are counted. With row marks the
 rows themselves show it. A connector that is down needs no special case: its slot stays where it is.
@@ -36,10 +38,10 @@ FROM pg_replication_slots WHERE {SLOT_CONDITION}"""  # noqa: S608 - markers of p
 
 @dataclass(frozen=True, slots=True)
 class Pressure:
-    """How far the connector is behind. None means that the database does not show it."""
+    """How far the connector is behind. None means that neither the database nor the worker shows it."""
 
     running: bool | None
-    """Whether a connector reads the slot now."""
+    """Whether a connector reads the outbox now: by the slot, or, where there is none, by the worker."""
     lag_bytes: int | None
     """Log that is not confirmed; it contains the changes of all tables."""
     lag_seconds: float | None
@@ -48,6 +50,10 @@ class Pressure:
     """About how many events are not published yet, rather too many than too few; counted up to 10,000."""
     explanation: str
     """One sentence for a person, such as that the connector is not running."""
+    state: str | None = None
+    """The state of the pipeline, such as `RUNNING` or `FAILED`; None without an answer of `Outbox(worker=…)`."""
+    remedy: str | None = None
+    """What to do if the pipeline does not run, as its worker says."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -62,13 +62,20 @@ class Sleep(NamedTuple):
     seconds: float
 
 
+class Call(NamedTuple):
+    """Call a function that blocks; with an asyncio driver, in another thread."""
+
+    function: Callable[[], Any]
+
+
 Handle = Any
 """A connection, session or other object of a driver, which is not imported here."""
 Answer = Any
 """A driver's answer to a request."""
-Request = Query | InsertRows | InsertDocuments | Find | CollectionExists | Count | Sleep
+Request = Query | InsertRows | InsertDocuments | Find | CollectionExists | Count | Sleep | Call
 Value = TypeVar("Value")
 Steps = Generator[Request, Any, Value]
+_WITHOUT_DRIVER = frozenset({Sleep, Call})
 
 
 def run(steps: Steps[Value], execute: Callable[[Request], Answer]) -> Value:
@@ -77,7 +84,7 @@ def run(steps: Steps[Value], execute: Callable[[Request], Answer]) -> Value:
         request = next(steps)
         while True:
             try:
-                answer = time.sleep(request.seconds) if type(request) is Sleep else execute(request)  # type: ignore[func-returns-value]
+                answer = _perform(request) if type(request) in _WITHOUT_DRIVER else execute(request)
             except Exception as error:  # noqa: BLE001 - the steps decide
                 request = steps.throw(error)
             else:
@@ -93,7 +100,7 @@ async def run_async(steps: Steps[Value], execute: Callable[[Request], Awaitable[
         request = next(steps)
         while True:
             try:
-                answer = await (_sleep(request.seconds) if type(request) is Sleep else execute(request))
+                answer = await (_perform_async(request) if type(request) in _WITHOUT_DRIVER else execute(request))
             except Exception as error:  # noqa: BLE001 - the steps decide
                 request = steps.throw(error)
             else:
@@ -103,7 +110,17 @@ async def run_async(steps: Steps[Value], execute: Callable[[Request], Awaitable[
         return value
 
 
-def _sleep(seconds: float) -> Awaitable[None]:
+def _perform(request: Request) -> Answer:
+    if type(request) is Call:
+        return request.function()
+    assert type(request) is Sleep  # noqa: S101 - the only other one
+    return time.sleep(request.seconds)
+
+
+def _perform_async(request: Request) -> Awaitable[Answer]:
     import asyncio  # only here: a third of the time to import the writer
 
-    return asyncio.sleep(seconds)
+    if type(request) is Call:
+        return asyncio.to_thread(request.function)
+    assert type(request) is Sleep  # noqa: S101 - the only other one
+    return asyncio.sleep(request.seconds)
