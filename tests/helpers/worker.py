@@ -16,6 +16,7 @@ import psutil
 import pytest
 
 from helpers import warm_processes as warm
+from helpers.service import Service
 from helpers.shop import Shop
 from tailrace.testkit.oracle import OracleVerdict, check_delivery
 from tailrace.testkit.stack import StackError, wait_until
@@ -147,8 +148,8 @@ def workers(tmp_path: Path) -> Iterator[Workers]:
     found.close()
 
 
-def put_pipeline(folder: Path, shop: Shop, **sections: Mapping[str, Any]) -> Path:
-    """Writes the pipeline of a shop into a worker's folder, with absolute paths."""
+def put_pipeline(folder: Path, shop: Service, **sections: Mapping[str, Any]) -> Path:
+    """Writes the pipeline of a service into a worker's folder, with absolute paths."""
     folder.mkdir(exist_ok=True)
     settings = json.loads(shop.file.read_text())
     for name in ("schemas", "topics"):
