@@ -98,8 +98,9 @@ class Projected:
         wait_until(lambda: self.topic not in admin.list_topics(timeout=10).topics, 60, what="the topic to be gone")
         self.kafka.create_topic(self.topic, self.partitions)
 
-    def start(self, *arguments: str, kill: str = "", wait: bool = True) -> Worker:
-        environ = {"TAILRACE_KILL": kill} if kill else {}
+    def start(self, *arguments: str, kill: str = "", wait: bool = True, **environ: str) -> Worker:
+        if kill:
+            environ["TAILRACE_KILL"] = kill
         log = self.folder / f"{self.name}-{len(self.workers)}.log"
         worker = Worker(self.folder, log, f"{self.module}:app", *arguments, **environ)
         self.workers.append(worker)

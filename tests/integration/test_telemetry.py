@@ -6,7 +6,9 @@ import json
 import re
 from typing import Any
 
+from helpers.projection import Projected
 from helpers.shop import Connector, Shop
+from tailrace.testkit.stack import wait_until
 from tailrace.testkit.stack.ports import free_port
 from tailrace.testkit.topic_reader import read_all
 from tailrace.testkit.workload.writer import Mix
@@ -71,9 +73,32 @@ def test_batches_have_spans_and_events_keep_their_own_context(shop: Shop) -> Non
     assert linked <= written
     assert len(linked) > 10
     (delivered,) = points(connector, "tailrace.outbox_events_delivered")
-    assert (delivered["value"], delivered["attributes"]["tailrace.pipeline"]) == (events, shop.name)
+    assert (delivered["value"], delivered["attributes"]["pipeline"]) == (events, shop.name)
     (sent,) = points(connector, "messaging.client.operation.duration")
     assert sent["count"] == len(made)
+
+
+def test_a_projection_worker_exports_its_spans_and_metrics(projected: Projected) -> None:
+    worker = projected.start(**CONSOLE)
+    traceparent = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
+    projected.publish({"key": 1, "headers": {"traceparent": traceparent}}, {"key": 2})
+    projected.caught_up()
+
+    def applied() -> float:
+        return sum(
+            point["value"]
+            for point in points(worker, "tailrace.projection_events")
+            if point["attributes"]["outcome"] == "applied"
+        )
+
+    wait_until(lambda: applied() == 2, 60, what="metrics")
+    (state,) = (each for each in points(worker, "tailrace.projection_state") if each["value"])
+    assert state["attributes"] == {"projection": projected.name, "state": "RUNNING"}
+    assert worker.stop() == 0
+    made = [each for each in printed(worker) if str(each.get("name", "")).startswith("process")]
+    assert sum(span["attributes"]["messaging.batch.message_count"] for span in made) == 2
+    (link,) = (link for span in made for link in span["links"])
+    assert link["context"]["trace_id"] == "0x4bf92f3577b34da6a3ce929d0e0e4736"
 
 
 def test_a_collector_that_is_away_delays_nothing(shop: Shop) -> None:

@@ -23,7 +23,8 @@ from tailrace.positions.postgres import LogIdentity, LsnPosition
 from tailrace.worker import telemetry
 from tailrace.worker.logs import StructuredLogger
 from tailrace.worker.metrics import PipelineMetrics
-from tailrace.worker.telemetry import MAX_LINKS, PipelineTelemetry, configured
+from tailrace.worker.otel import Providers, configured
+from tailrace.worker.telemetry import MAX_LINKS, PipelineTelemetry
 
 TRACE, SPAN = "4bf92f3577b34da6a3ce929d0e0e4736", "00f067aa0ba902b7"
 TRACEPARENT = f"00-{TRACE}-{SPAN}-01"
@@ -40,7 +41,7 @@ class Setup:
         self.tracers.add_span_processor(SimpleSpanProcessor(self.exporter))
         self.meters = MeterProvider([self.reader], shutdown_on_exit=False)
         self.telemetry = PipelineTelemetry(
-            "orders", self.metrics, StructuredLogger(pipeline="orders"), self.tracers, self.meters
+            "orders", self.metrics, StructuredLogger(pipeline="orders"), Providers(self.tracers, self.meters)
         )
 
     def points(self) -> dict[str, list[Any]]:
@@ -142,7 +143,7 @@ def test_metrics_are_those_of_the_snapshot(setup: Setup) -> None:
     setup.metrics.probed({"outbox_lag_bytes": 77})
     points = setup.points()
     (delivered,) = points["tailrace.outbox_events_delivered"]
-    assert (delivered.value, dict(delivered.attributes)) == (2, {"tailrace.pipeline": "orders"})
+    assert (delivered.value, dict(delivered.attributes)) == (2, {"pipeline": "orders"})
     reasons = {point.attributes["reason"]: point.value for point in points["tailrace.outbox_events_dlq"]}
     assert reasons["schema_validation_failed"] == 3
     assert points["tailrace.outbox_lag_bytes"][0].value == 77
@@ -160,7 +161,7 @@ def test_an_error_turns_telemetry_off_and_is_logged(
     def fail(*_: object) -> None:
         raise RuntimeError("broken")
 
-    monkeypatch.setattr(setup.telemetry, "_record", fail)
+    monkeypatch.setattr(setup.telemetry, "_measure", fail)
     setup.metrics.committed(batch([]), 0.1)
     setup.metrics.committed(batch([]), 0.1)
     assert setup.metrics.delivered == 2

@@ -13,6 +13,7 @@ import typer
 
 from tailrace.cli import restore_default_handlers
 from tailrace.cli.log_option import LogJson
+from tailrace.cli.project.telemetry import exporting
 from tailrace.errors import ConfigError, TailraceError, install_remedy
 from tailrace.worker import logs
 
@@ -86,7 +87,7 @@ def project(
     edge = _serve(found, http, metrics_prefix, log) if http is not None else nullcontext()
     log.info("starting", broker=";".join(f"{url.host}:{url.port}" for url in found.conf.broker_consumer))
     try:
-        with edge:
+        with edge, exporting(found, log):
             worker.run()
     except TailraceError as error:
         log.error(  # noqa: TRY400 - this log has no tracebacks

@@ -16,7 +16,7 @@ from tailrace.projections.core.apply import BatchResult
 Kind = Literal["counter", "gauge", "histogram"]
 SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 15.0, 60.0, 300.0)
 SIZES = (1.0, 10.0, 50.0, 100.0, 250.0, 500.0, 1000.0, 5000.0)
-STATES = ("STARTING", "RUNNING", "WAITING", "REBALANCING", "BLOCKED", "STALLED")
+STATES = ("STARTING", "RUNNING", "WAITING", "REBALANCING", "BLOCKED", "STALLED", "STOPPING")
 DUPLICATE = "duplicate"
 
 
@@ -86,7 +86,9 @@ METRICS = (
     Metric("external_db_transactions_written_total", "counter", "Events applied that do not delete their entity."),
     Metric("external_db_transactions_deleted_total", "counter", "Events applied that delete their entity."),
     Metric("external_db_write_latency_seconds", "histogram", "The same as projection_apply_duration_seconds."),
-    Metric("external_db_mongodb_write_errors_total", "counter", "Attempts that failed because of the database (any kind)."),
+    Metric(
+        "external_db_mongodb_write_errors_total", "counter", "Attempts that failed because of the database (any kind)."
+    ),
     Metric("external_db_batch_size", "histogram", "The same as projection_batch_events."),
     Metric("external_db_retry_count_total", "counter", "The sum of projection_retries_total."),
 )

@@ -22,7 +22,7 @@ class ProjectionHealth:
 
     STARTING until its first partitions are read; RUNNING; WAITING while other workers have all partitions; REBALANCING
     while partitions are handed over; BLOCKED while a partition is retried after an error; STALLED if it has made no
-    progress for half the time after which the worker ends.
+    progress for half the time after which the worker ends; STOPPING after SIGTERM or an error.
     """
 
     projection: str
@@ -47,6 +47,8 @@ def health(app: ProjectionApp) -> list[ProjectionHealth]:
 
 def _health(app: ProjectionApp, projection: Projection, now: float) -> ProjectionHealth:
     name, maintenance = projection.name, app.maintenance
+    if app.should_stop:
+        return ProjectionHealth(name, "STOPPING", "the worker is stopping", "Start it again if it should run.")
     if maintenance is None or not app.started:
         return ProjectionHealth(
             name,
