@@ -101,7 +101,7 @@ class PipelineMain:
     def run(self) -> int:
         """Returns the exit code."""
         signals = self._handle_signals()
-        logs.configure(as_json=self._spec.as_json)
+        logs.configure(as_json=self._spec.as_json, pipeline=self._spec.pipeline, pid=os.getpid())
         for logger, level in self._spec.levels.items():
             logs.set_level(logger, level)
         ended: list[int] = []
