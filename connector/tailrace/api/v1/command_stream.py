@@ -123,7 +123,8 @@ async def _lines(process: CommandProcess) -> AsyncIterator[bytes]:
     try:
         while True:
             try:
-                line = await asyncio.wait_for(queue.get(), KEEPALIVE_SECONDS)
+                async with asyncio.timeout(KEEPALIVE_SECONDS):
+                    line = await queue.get()
             except TimeoutError:
                 line = b"\n"  # finds out whether the client is still there
             if line is None:

@@ -122,7 +122,8 @@ class EventStreamResponse:
             return
         # The end of the response tells the client to connect again. One that reads nothing does not get it.
         with suppress(TimeoutError, OSError):
-            await asyncio.wait_for(send({"type": "http.response.body", "body": b"", "more_body": False}), 1.0)
+            async with asyncio.timeout(1.0):
+                await send({"type": "http.response.body", "body": b"", "more_body": False})
 
     async def _send(self, send: Send) -> None:
         headers = [
@@ -133,7 +134,9 @@ class EventStreamResponse:
         await send({"type": "http.response.start", "status": 200, "headers": headers})
         while True:
             try:
-                event = await asyncio.wait_for(self._queue.get(), KEEPALIVE_SECONDS)
+                # Not wait_for, which may swallow a cancellation.
+                async with asyncio.timeout(KEEPALIVE_SECONDS):
+                    event = await self._queue.get()
             except TimeoutError:
                 event = b": keep-alive\n\n"
             await send({"type": "http.response.body", "body": event, "more_body": True})

@@ -175,7 +175,8 @@ class Jobs:
                 job.process.signal(signal.SIGTERM)
         # Those that need longer end by themselves, soon after the worker.
         with suppress(TimeoutError):
-            await asyncio.wait_for(asyncio.gather(*(job.ended.wait() for job in running)), CLOSE_SECONDS)
+            async with asyncio.timeout(CLOSE_SECONDS):
+                await asyncio.gather(*(job.ended.wait() for job in running))
         for task in list(self._tasks):
             task.cancel()
         await asyncio.to_thread(shutil.rmtree, self._folder, ignore_errors=True)
@@ -205,12 +206,14 @@ class Jobs:
         if job.stopping:
             await process.stop()
         try:
-            code = await asyncio.wait_for(process.wait(), None if job.operation.long else SHORT_SECONDS)
+            async with asyncio.timeout(None if job.operation.long else SHORT_SECONDS):
+                code = await process.wait()
         except TimeoutError:
             job.output.too_slow = True
             code = await process.stop()
         with suppress(TimeoutError):
-            await asyncio.wait_for(reading, DRAIN_SECONDS)
+            async with asyncio.timeout(DRAIN_SECONDS):
+                await reading
         outcome = outcome_of(job.operation, code, job.output, stopped=job.stopping)
         stopped = job.stopping and outcome.error is not None
         self._finish(job, outcome, STOPPED if stopped else FAILED if outcome.error else SUCCEEDED)

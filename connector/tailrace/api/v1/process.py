@@ -78,7 +78,8 @@ class CommandProcess:
         """Ends the command: SIGTERM, then SIGKILL."""
         self.signal(signal.SIGTERM)
         try:
-            return await asyncio.wait_for(self.wait(), GRACE_SECONDS)
+            async with asyncio.timeout(GRACE_SECONDS):
+                return await self.wait()
         except TimeoutError:
             self.signal(signal.SIGKILL)
             return await self.wait()

@@ -21,7 +21,7 @@ from tailrace.api.v1.pipelines import pipeline_json, pipeline_state
 from tailrace.api.v1.plans import Plans
 from tailrace.api.v1.process import Run
 from tailrace.api.v1.requests import Call, from_body, from_query
-from tailrace.errors import TailraceError
+from tailrace.errors import PipelineUnknown, TailraceError
 from tailrace.manager.managed import ManagedPipeline
 from tailrace.manager.manager import PipelineManager
 from tailrace.manager.report import PAUSED, RUNNING, STOPPED, ErrorReport
@@ -170,7 +170,12 @@ class JsonApi:
         return EventStreamResponse(self.stream)
 
     def _pipeline(self, request: Request) -> ManagedPipeline:
-        return self._manager.get(request.path_params["name"])
+        try:
+            return self._manager.get(request.path_params["name"])
+        except PipelineUnknown as error:
+            names = ", ".join(sorted(self._manager.pipelines)) or "none"
+            remedy = f"Give the name of a pipeline, not a file. This worker has: {names}."
+            raise PipelineUnknown(error.what, why=error.why, remedy=remedy) from None
 
     def _states(self) -> dict[str, dict[str, Any]]:
         return {name: pipeline_state(each) for name, each in self._manager.pipelines.items()}
@@ -187,7 +192,8 @@ def _accepted(job: Job) -> Response:
 
 async def _awaited(job: Job) -> Response:
     try:
-        await asyncio.wait_for(job.ended.wait(), WAIT_SECONDS)
+        async with asyncio.timeout(WAIT_SECONDS):
+            await job.ended.wait()
     except TimeoutError:
         return _accepted(job)
     return result_of(job.outcome) if job.outcome else _accepted(job)
