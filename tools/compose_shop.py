@@ -47,6 +47,7 @@ class Program(ABC):
 
     name: str
     is_running = False
+    last_pid = 0
 
     @abstractmethod
     def start(self) -> None: ...
@@ -79,7 +80,10 @@ class ProgramProcess(Connector):
 
     @property
     def pid(self) -> int:
-        return self._program.pid
+        """Its process, or the former one if it was ended through another of us."""
+        if self._program.is_running:
+            self._program.last_pid = self._program.pid
+        return self._program.last_pid
 
     def start(self) -> None:
         if not self._program.is_running:
