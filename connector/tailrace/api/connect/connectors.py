@@ -61,7 +61,7 @@ class Connectors:
         return await self._create(request, str(name), _named(str(name), config), str(target or RUNNING).upper())
 
     async def _create(self, request: Request, name: str, config: dict[str, str | None], target: str) -> Response:
-        if name not in self._manager.pipelines:  # otherwise the manager says so
+        if name not in self._manager.pipelines and self._manager.bootstrap:  # otherwise the manager refuses it
             config = await self._checked(name, config, {})
         pipeline = await self._manager.create(name, _texts(config), target)
         place = f"{request.base_url}connectors/{quote(pipeline.name, safe='')}"
@@ -91,7 +91,7 @@ class Connectors:
         return await self._update(pipeline, _named(pipeline.name, kept))
 
     async def _update(self, pipeline: ManagedPipeline, config: dict[str, str | None]) -> Response:
-        if pipeline.from_topic:  # otherwise the manager says so
+        if pipeline.from_topic:  # otherwise the manager refuses it
             config = await self._checked(pipeline.name, config, pipeline.config)
         updated = await self._manager.update(pipeline.name, _texts(config))
         return json_answer(info_json(updated))

@@ -38,7 +38,7 @@ class Plugins:
     async def validate(self, request: Request) -> Response:
         """200 with the errors of each key; 400 if the class is not the one of the path."""
         name = self._class(request)
-        config = flat_config(await read_object(request), may_delete=True)
+        config = flat_config(await read_object(request, may_be_text=True), may_delete=True)
         given = config.get("connector.class") or name
         if class_name(given) != name:
             wanted = request.path_params["plugin"]

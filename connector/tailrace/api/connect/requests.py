@@ -15,14 +15,21 @@ async def read_json(request: Request) -> Any:  # noqa: ANN401
     kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     if kind and kind != "application/json" and not kind.endswith("+json"):
         raise ConnectError(415, "HTTP 415 Unsupported Media Type: send Content-Type: application/json")
+    return _parsed(await request.body())
+
+
+def _parsed(text: bytes) -> Any:  # noqa: ANN401
     try:
-        return orjson.loads(await request.body())
+        return orjson.loads(text)
     except orjson.JSONDecodeError as error:
         raise ConnectError(400, f"the body is not valid JSON: {error.msg}, line {error.lineno}") from None
 
 
-async def read_object(request: Request) -> dict[str, Any]:
+async def read_object(request: Request, *, may_be_text: bool = False) -> dict[str, Any]:
+    """Returns a body that is an object. `may_be_text`: also a text with one, as kafka-connect-py sends it."""
     found = await read_json(request)
+    if may_be_text and isinstance(found, str):
+        found = _parsed(found.encode())
     if not isinstance(found, dict):
         raise ConnectError(400, "the body is not a JSON object")
     return found
