@@ -31,6 +31,7 @@ LOGGERS = (
     "tailrace.http",
     "tailrace.kafka",
     "tailrace.marks",
+    "tailrace.probe",
     "tailrace.projections",
     "tailrace.recovery",
     "tailrace.schemas",

@@ -5,7 +5,9 @@ from __future__ import annotations
 import io
 import json
 import logging
+import re
 from collections.abc import Iterator
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -172,3 +174,20 @@ def test_unknown_levels_and_names_are_refused(stderr: Stream) -> None:
         except ConfigError:
             break
     assert len(logs.levels()) <= logs.MAX_LOGGERS
+
+
+def test_the_page_names_every_logger_and_level() -> None:
+    page = (Path(__file__).parents[3] / "docs" / "logs.md").read_text()
+    assert set(re.findall(r"^\| `([a-z.]+)` \| ", page.partition("## Levels")[2], re.MULTILINE)) == set(logs.LOGGERS)
+    assert all(f"`{level}`" in page for level in logs.LEVELS)
+
+
+def test_every_logger_of_the_code_is_listed() -> None:
+    package = Path(logs.__file__).parents[1]
+    found = {
+        name
+        for file in package.rglob("*.py")
+        for name in re.findall(r'(?:getLogger|StructuredLogger|\.of)\("(tailrace[a-z_.]*)"', file.read_text())
+    }
+    assert found <= set(logs.LOGGERS), found - set(logs.LOGGERS)
+    assert set(logs.LOGGERS) - found <= {"tailrace", "librdkafka"}

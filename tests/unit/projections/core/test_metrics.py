@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import time
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,7 +14,7 @@ from helpers.memory_store import MemoryStore
 from tailrace.projections import ProjectionTester, projection_app
 from tailrace.projections.core.apply import BatchResult
 from tailrace.projections.core.event import Event
-from tailrace.projections.core.metrics import METRICS, Histogram, ProjectionMetrics
+from tailrace.projections.core.metrics import METRICS, STATES, Histogram, ProjectionMetrics
 from tailrace.projections.core.store import EventOutcome
 from tailrace.projections.projection import Projection
 
@@ -65,6 +67,13 @@ def test_a_rebuild_has_no_latency_and_an_expired_event_is_no_batch() -> None:
 def test_the_names_of_metrics_are_unique_and_explained() -> None:
     assert len({metric.name for metric in METRICS}) == len(METRICS)
     assert all(metric.help.endswith(".") for metric in METRICS)
+
+
+def test_the_page_names_every_metric_and_state() -> None:
+    page = (Path(__file__).parents[4] / "docs" / "projections.md").read_text()
+    named = set(re.findall(r"`tailrace_((?:projection|external_db)_\w+)`", page))
+    assert named == {metric.name for metric in METRICS}
+    assert all(f"| `{state}` |" in page for state in STATES)
 
 
 def test_a_worker_reports_size_times_and_deletions_of_its_batch() -> None:
