@@ -155,6 +155,33 @@ def test_missing_privileges(guests: Users, run: Run) -> None:
     assert "listCollections" in report.remedy("collection")
 
 
+def test_the_privileges_of_row_marks(guests: Users, run: Run) -> None:
+    commands = user_commands(guests.database, "outbox", "", "", marks="rows")
+    tailing, marking = (command.body["privileges"] for command in commands[:2])
+    as_user(guests, *tailing)
+    assert "marks" not in run(guests).checks
+    guests.configure(marks="rows")
+    report = run(guests)
+    assert (report.failures(), report.state("marks")) == ([], WARN)
+    assert f"update on {guests.database}.outbox; find, insert, update, remove on" in report.found("marks")
+    # The remedy is a call for mongosh; what it grants is enough.
+    call = report.remedy("marks").partition(".grantPrivilegesToRole(")[2]
+    role, privileges = json.loads(f"[{call.rpartition(']')[0]}]]")
+    with guests.client() as client:
+        client.admin.command("grantPrivilegesToRole", role, privileges=privileges)
+    assert (run(guests).state("marks"), privileges) == (OK, marking)
+    as_user(guests, *tailing, *marking[:2], right(guests, "find", "insert", collection="tailrace_undelivered"))
+    found = run(guests).found("marks")
+    assert "the user lacks update, remove on" in found
+    assert "tailrace_undelivered" in found
+    assert "tailrace_marks" not in found
+
+
+def test_row_marks_without_access_control(users: Users, run: Run) -> None:
+    users.configure(marks="rows")
+    assert run(users).state("marks") == OK
+
+
 def test_an_administrator_is_a_warning(guests: Users, run: Run) -> None:
     report = run(guests)
     assert (report.failures(), report.state("user")) == ([], WARN)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -13,10 +13,10 @@ from pymongo import AsyncMongoClient
 
 from helpers.service import Service
 from helpers.shop import Shop
-from helpers.users import Users
+from helpers.users import Users, close_users, open_users
 from helpers.worker import WorkerProcess, Workers, put_pipeline, suspended
 from tailrace.outbox import Outbox, Pressure
-from tailrace.testkit.stack import wait_until
+from tailrace.testkit.stack import KafkaBroker, MongoServer, wait_until
 
 SECONDS = 120
 Measure = Callable[[], Pressure]
@@ -144,8 +144,18 @@ def test_mongodb_with_row_marks_and_a_worker_that_hangs(workers: Workers, folder
     reached(measure, lambda found: found.state == "STOPPED", "answering again")
 
 
-def test_asyncio_drivers(workers: Workers, folder: Path, shop: Shop, users: Users) -> None:
+@pytest.fixture
+def guests(mongo: MongoServer, kafka: KafkaBroker, tmp_path: Path) -> Iterator[Users]:
+    """A users service in a folder of its own, beside a shop."""
+    (tmp_path / "guests").mkdir()
+    users = open_users(mongo, kafka, tmp_path / "guests")
+    yield users
+    close_users(users)
+
+
+def test_asyncio_drivers(workers: Workers, folder: Path, shop: Shop, guests: Users) -> None:
     """Nothing blocks the event loop: the worker is asked in another thread."""
+    users = guests
     put_pipeline(folder, users)
     worker = started(workers, folder, shop)
     worker.is_in(users.name, "RUNNING")

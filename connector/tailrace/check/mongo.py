@@ -16,6 +16,7 @@ from tailrace.check.mongo_rules import (
     check_fit,
     check_members,
     check_mongo_encryption,
+    check_mongo_marks,
     check_mongo_version,
     check_user,
     check_window,
@@ -27,6 +28,7 @@ from tailrace.check.result import CheckResult, fail, failed, gather, ok, warn
 from tailrace.check.rules import check_clock
 from tailrace.errors import AccessRefused, Rejected, SourceError, SourceUnavailable, TailraceError, Unavailable
 from tailrace.outbox.layouts import ColumnMap, Layout
+from tailrace.outbox.mongosh import USERS, mark_privileges
 from tailrace.positions.base import Position, other_kind
 from tailrace.positions.mongo import TokenPosition
 from tailrace.sources.mongo.change_stream import ChangeStreamCursor
@@ -47,8 +49,9 @@ class MongoChecks:
     needed_checks = frozenset({"mongo version", "replica set", "collection", "rights"})
     stores_position = False
 
-    def __init__(self, options: MongoOptions, columns: ColumnMap) -> None:
+    def __init__(self, options: MongoOptions, columns: ColumnMap, *, row_marks: bool = False) -> None:
         self._options = options
+        self._row_marks = row_marks
         self._map = columns
         self._hello: Document = {}
         self._version: tuple[int, ...] = ()
@@ -91,6 +94,7 @@ class MongoChecks:
             checks += [
                 ("collection", self._collection),
                 ("rights", self._rights),
+                ("marks", self._marks),
                 ("fields", self._fields),
                 ("order_by", self._order_by),
                 ("start_where", self._start_where),
@@ -207,6 +211,19 @@ class MongoChecks:
         ChangeStreamCursor(self._client, watched, stages).close()
         self._may_stream = True
         return ok("rights", f"find and changeStream on {watched.database}.{', '.join(watched.collections)}")
+
+    def _marks(self) -> CheckResult | None:
+        """Whether the user may write row marks: updates of the outbox, and two collections beside it."""
+        if not self._row_marks:
+            return None
+        wanted = mark_privileges(self._options.collections)
+        lacking = {
+            name: [each for each in actions if not self._may(each, name)]
+            for name, actions in wanted.items()
+            if not all(self._may(each, name) for each in actions)
+        }
+        roles = [str(each["role"]) for each in self._login["authenticatedUserRoles"] if each.get("db") == USERS]
+        return check_mongo_marks(self._options.database, lacking, roles[0] if roles else "ROLE")
 
     def _fields(self) -> CheckResult | None:
         """Reads the newest documents as the source and the layout do."""

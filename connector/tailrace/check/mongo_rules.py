@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -9,6 +10,7 @@ from typing import Any
 
 from tailrace.check.result import CheckResult, fail, human_seconds, is_loopback, ok, warn
 from tailrace.check.rules import NOT_VERIFIED
+from tailrace.outbox.mongosh import USERS
 from tailrace.sources.mongo.options import can_split
 
 OLDEST = (6, 0)
@@ -83,6 +85,23 @@ def _covers(resource: Document, database: str, collection: str) -> bool:
         return True
     # An empty name means all except system collections.
     return resource.get("db") in ("", database) and resource.get("collection") in ("", collection)
+
+
+def check_mongo_marks(database: str, lacking: Mapping[str, Sequence[str]], role: str) -> CheckResult:
+    """`lacking` has the missing actions by collection; `role` is one that the user has."""
+    if not lacking:
+        return ok("marks", "rows; the user may write them")
+    named = "; ".join(f"{', '.join(actions)} on {database}.{name}" for name, actions in lacking.items())
+    privileges = [
+        {"resource": {"db": database, "collection": name}, "actions": list(actions)}
+        for name, actions in lacking.items()
+    ]
+    call = f"grantPrivilegesToRole({json.dumps(role)}, {json.dumps(privileges)})"
+    return warn(
+        "marks",
+        f"the user lacks {named}: documents are published, but not marked",
+        f"db.getSiblingDB({json.dumps(USERS)}).{call}, with a role of the user that is not built in.",
+    )
 
 
 def check_fit(total: int, misfits: Sequence[str], mapped: str) -> CheckResult:

@@ -165,7 +165,7 @@ def _database(settings: PipelineSettings) -> DatabaseChecks:
     if isinstance(options, MongoOptions):
         from tailrace.check.mongo import MongoChecks  # the driver is an optional dependency
 
-        return MongoChecks(options, columns)
+        return MongoChecks(options, columns, row_marks=settings.marks == "rows")
     return PostgresChecks(options, columns, settings.outbox.layout)
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import re
 import textwrap
+from collections.abc import Iterable
 from typing import Any, NamedTuple
 
 from tailrace.outbox.layouts import DOCUMENT, ColumnMap
@@ -97,16 +98,21 @@ def user_commands(database: str, collection: str, role: str, user: str, *, marks
 
 def marks_command(database: str, collection: str, role: str) -> ShellCommand:
     """Returns the command that lets an existing role write row marks."""
-    write = ["find", "insert", "update", "remove"]
     rights = [
-        {"resource": {"db": database, "collection": collection}, "actions": ["update"]},
-        *({"resource": {"db": database, "collection": name}, "actions": write} for name in (STATE, UNDELIVERED)),
+        {"resource": {"db": database, "collection": name}, "actions": actions}
+        for name, actions in mark_privileges([collection]).items()
     ]
     return ShellCommand(
         "Delivery marks (`marks: rows`): the status fields of the outbox, and two small collections beside it.",
         USERS,
         {"grantPrivilegesToRole": role, "privileges": rights},
     )
+
+
+def mark_privileges(collections: Iterable[str]) -> dict[str, list[str]]:
+    """Returns the actions that row marks of these outbox collections need, by collection."""
+    write = ["find", "insert", "update", "remove"]
+    return {**{name: ["update"] for name in collections}, STATE: write, UNDELIVERED: write}
 
 
 def script(commands: list[ShellCommand]) -> str:
