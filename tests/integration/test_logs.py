@@ -12,7 +12,10 @@ import subprocess
 import sys
 import time
 
+import httpx2
+
 from helpers.shop import Shop
+from helpers.worker import Workers, put_pipeline
 from tailrace.testkit.stack import wait_until
 
 SECONDS = 120.0
@@ -154,3 +157,25 @@ def test_a_level_changes_while_a_pipeline_runs(shop: Shop) -> None:
         process.wait()
         process.stdin.close()
         process.stdout.close()
+
+
+def test_a_worker_changes_the_levels_of_its_pipelines(workers: Workers, shop: Shop) -> None:
+    """As kcctl and other clients of Kafka Connect do it. Lines of a pipeline process name it."""
+    folder = shop.folder / "pipelines"
+    put_pipeline(folder, shop)
+    worker = workers.start(folder)
+    worker.says("running", shop.name)
+    writer = shop.writer()
+    writer.start(rate=20)
+    answer = httpx2.put(f"{worker.url}/admin/loggers/tailrace.source", json={"level": "DEBUG"}, timeout=30)
+    assert (answer.status_code, answer.json()) == (200, ["tailrace.source"])
+    line = worker.says("read", shop.name)
+    assert (line["logger"], line["level"], line["pid"]) == ("tailrace.source", "debug", worker.pid_of(shop.name))
+    assert worker.get("/admin/loggers")["tailrace.source"]["level"] == "DEBUG"
+    assert worker.get("/admin/loggers/tailrace.kafka")["level"] == "INFO"
+    # A process that starts later has the level, too.
+    worker.change(shop.name, "restart")
+    pid = worker.says("process started", shop.name, times=2)["pid"]
+    wait_until(lambda: worker.events("read", shop.name)[-1]["pid"] == pid, SECONDS, what="a line of the new process")
+    writer.stop()
+    assert worker.events("committed", shop.name) == []

@@ -8,6 +8,7 @@ from typing import Any
 
 from helpers.projection import Projected
 from helpers.shop import Connector, Shop
+from helpers.worker import WorkerProcess, Workers, put_pipeline
 from tailrace.testkit.stack import wait_until
 from tailrace.testkit.stack.ports import free_port
 from tailrace.testkit.topic_reader import read_all
@@ -22,7 +23,7 @@ CONSOLE = {
 }
 
 
-def printed(connector: Connector) -> list[dict[str, Any]]:
+def printed(connector: Connector | WorkerProcess) -> list[dict[str, Any]]:
     """The JSON objects that the console exporters printed, between log lines."""
     found, text, decoder = [], connector.log, json.JSONDecoder()
     for start in re.finditer(r"^\{\n", text, re.M):
@@ -33,11 +34,11 @@ def printed(connector: Connector) -> list[dict[str, Any]]:
     return found
 
 
-def spans(connector: Connector) -> list[dict[str, Any]]:
+def spans(connector: Connector | WorkerProcess) -> list[dict[str, Any]]:
     return [each for each in printed(connector) if str(each.get("name", "")).startswith("send")]
 
 
-def points(connector: Connector, name: str) -> list[dict[str, Any]]:
+def points(connector: Connector | WorkerProcess, name: str) -> list[dict[str, Any]]:
     """The data points of the last export that has this metric."""
     exports = [each for each in printed(connector) if "resource_metrics" in each]
     for export in reversed(exports):
@@ -107,3 +108,15 @@ def test_a_collector_that_is_away_delays_nothing(shop: Shop) -> None:
     connector.says("telemetry is off")
     assert "opentelemetry-exporter-otlp-proto-http" in connector.log
     assert connector.stop() == 0
+
+
+def test_the_pipelines_of_a_worker_export_as_well(workers: Workers, shop: Shop) -> None:
+    folder = shop.folder / "pipelines"
+    put_pipeline(folder, shop)
+    worker = workers.start(folder, **CONSOLE)
+    wait_until(lambda: '"running"' in worker.log, 120, what="a running pipeline")
+    shop.writer(mix=Mix(invalid=0)).transaction(rollback=False)
+    wait_until(lambda: spans(worker), 60, what="a span")
+    assert {span["attributes"]["tailrace.pipeline"] for span in spans(worker)} == {shop.name}
+    wait_until(lambda: points(worker, "tailrace.outbox_lag_bytes"), 60, what="what the probe has read")
+    assert worker.stop() == 0
