@@ -34,8 +34,8 @@ from tailrace.worker.wiring import Wiring
 PROBE_SECONDS = 10.0
 RECENT_SECONDS = 300.0
 """Rates of health checks are taken over this time."""
-COUNT_SECONDS = 30.0
-"""Dead letters are counted at most this often, and only if the topics have grown."""
+COUNT_FACTOR = 10.0
+"""After dead letters were counted, the next count waits this many times as long as the count took."""
 COUNTED_DEAD_LETTERS, COUNTING_SECONDS = 10_000, 3.0
 CERTIFICATE_SECONDS = 600.0
 STALE_PERIODS = 3.0
@@ -77,7 +77,7 @@ class PipelineProbe:
         self._source: Observer | None = None
         self._ends = TopicEndsReader(wiring.kafka)
         self._counted_ends: TopicEnds | None = None
-        self._counted_at = self._certified_at = float("-inf")
+        self._count_at = self._certified_at = float("-inf")
         self._growth = LogGrowth()
         self._pending = PendingEvents()
         self._leak, self._danger = LeakRule(), LogDangerRule()
@@ -150,9 +150,8 @@ class PipelineProbe:
         kafka, now = self._wiring.kafka, time.monotonic()
         topics = (kafka.dead_letter_topic, resolutions_topic(kafka), state_topic(kafka))
         ends = self._ends.read(topics)
-        if ends == self._counted_ends or now - self._counted_at < COUNT_SECONDS:
+        if ends == self._counted_ends or now < self._count_at:
             return
-        self._counted_at = now
         names = {name for name, _ in ends}
         if kafka.dead_letter_topic in names:
             counted = DeadLetterReader(kafka).count(COUNTED_DEAD_LETTERS, COUNTING_SECONDS)
@@ -162,6 +161,7 @@ class PipelineProbe:
         keys = parking_state(kafka).keys if state_topic(kafka) in names else {}
         self._parked = {"keys": len(keys), "since_ms": min((each.since_ms for each in keys.values()), default=None)}
         self._counted_ends = ends
+        self._count_at = time.monotonic() + COUNT_FACTOR * (time.monotonic() - now)
 
     def _look_at_certificates(self) -> None:
         source = self._source

@@ -23,7 +23,10 @@ from tailrace.sources.observation import COUNTED, SourceObservation
 TIMEOUT = 5.0
 COUNT_SECONDS = 2.0
 """How long pending events are counted."""
+QUICK_SECONDS, COUNT_FACTOR = 1.0, 20.0
+"""After a count that took longer, the next one waits this many times as long as it took."""
 WAIT_MS = 50
+"""Not with the driver's own timeout, which would replace it."""
 OPLOG = "oplog.rs"
 FULL_SHARE = 0.9
 """Old entries are dropped in blocks, so that the oplog is never exactly full."""
@@ -37,12 +40,13 @@ class MongoObserver:
     def __init__(self, options: MongoOptions) -> None:
         self._options = options
         self._client: Client | None = None
+        self._counted: tuple[int, float | None] = (0, None)
+        self._count_at = 0.0
 
     def observe(self, position: Position | None) -> SourceObservation:
         """Reads the state of the source; raises if the server does not answer."""
         try:
-            with pymongo.timeout(2 * TIMEOUT):
-                return self._observe(position)
+            return self._observe(position)
         except BaseException:
             self.close()
             raise
@@ -57,23 +61,25 @@ class MongoObserver:
             timeout = min(self._options.link_timeout, TIMEOUT)
             self._client = connect(self._options.uri, app_name=f"{self._options.app_name} (observer)", timeout=timeout)
         client = self._client
-        facts = identify(client)
+        with pymongo.timeout(TIMEOUT):
+            facts = identify(client)
         stored = position if isinstance(position, TokenPosition) else None
         pending, first, lost = None, None, ""
         if stored is not None and stored.collection_read is None:
             try:
-                pending, first = self._pending(client, stored, splits=can_split(facts.version))
+                pending, first = self._counted_pending(client, stored, splits=can_split(facts.version))
             except HistoryLost as error:
                 lost = error.what
         now = facts.now_ms / 1000
-        log = self._oplog(client, stored)
+        with pymongo.timeout(TIMEOUT):
+            log, busy, size = self._oplog(client, stored), self._is_busy(client), self._size(client)
         return SourceObservation(
             now_ms=facts.now_ms,
             behind=bool(pending),
-            busy=self._is_busy(client),
+            busy=busy,
             lag_seconds=None if pending is None else max(0.0, now - first) if first is not None else 0.0,
             pending=pending,
-            table_bytes=self._size(client),
+            table_bytes=size,
             lost=lost,
             reading_existing=stored is not None and stored.collection_read is not None,
             limit_bytes=log.limit,
@@ -82,6 +88,15 @@ class MongoObserver:
             retained_bytes=log.retained,
             safe_bytes=log.safe,
         )
+
+    def _counted_pending(self, client: Client, stored: TokenPosition, *, splits: bool) -> tuple[int, float | None]:
+        """Counts pending events, or returns the last count if that took long: the server has to read the oplog."""
+        began = time.monotonic()
+        if began >= self._count_at:
+            self._counted = self._pending(client, stored, splits=splits)
+            took = time.monotonic() - began
+            self._count_at = began + (COUNT_FACTOR * took if took > QUICK_SECONDS else 0.0)
+        return self._counted
 
     def _pending(self, client: Client, stored: TokenPosition, *, splits: bool) -> tuple[int, float | None]:
         """Counts the changes after the position, and returns the time of the first as a Unix time."""
