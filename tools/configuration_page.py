@@ -30,8 +30,8 @@ HEAD = """\
 A pipeline is one YAML file. `tailrace init` writes a commented one; `tailrace check FILE` reports everything that is
 wrong with it, each problem with its line and what to write instead. Unknown settings are refused.
 
-- **References.** Any value may be `${env:NAME}`, `${file:/path}` or `${file:/path:key}`. Values that came through a
-  reference are never shown in output; see [security.md](security.md#secrets).
+- **References.** Any value may be `${env:NAME}`, `${file:/path}`, `${file:/path:key}` or `${dir:/path:file}`. Values
+  that came through a reference are never shown in output; see [security.md](security.md#secrets).
 - **Environment.** `TAILRACE_<SECTION>__<SETTING>` overrides the file: `TAILRACE_KAFKA__BOOTSTRAP=kafka:9092`. Lists are
   given as YAML (`[created_at, id]`). Settings of librdkafka have `_` for `.`: `TAILRACE_KAFKA__SETTINGS__LINGER_MS=10`.
 - **Paths** are relative to the file.

@@ -1,4 +1,6 @@
-"""Resolves references in settings: `${env:NAME}`, `${file:/path}`, `${file:/path:key}`, and `$${` for a plain `${`.
+"""Resolves references in settings: `${env:NAME}`, `${file:/path}`, `${file:/path:key}`, `${dir:/path:file}`, and `$${`.
+
+`$${` stands for a plain `${`. `${dir:/path:file}` is the way in which Kafka Connect names a file of a folder.
 
 They are resolved after the file is parsed, so that a secret can neither break the YAML nor appear in its errors. A
 reference that cannot be resolved is an error and never an empty text: an empty password would be sent to the server.
@@ -6,13 +8,17 @@ reference that cannot be resolved is an error and never an empty text: an empty 
 
 from __future__ import annotations
 
+import os
 import re
+import stat
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
 _TOKEN = re.compile(r"\$\$\{|\$\{(?P<body>[^}]*)(?P<end>\}?)")
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
-_HOW = "write ${env:NAME}, ${file:/path} or ${file:/path:key}, and $${ for a plain ${"
+_HOW = "write ${env:NAME}, ${file:/path}, ${file:/path:key} or ${dir:/path:file}, and $${ for a plain ${"
+MAX_BYTES = 1 << 20
+"""The maximum size of a file."""
 
 
 class UnresolvedError(Exception):
@@ -53,6 +59,8 @@ def resolve(text: str, environ: Mapping[str, str], folder: Path, fit: Fit = _unc
             return _variable(rest, environ)
         if kind == "file" and rest:
             return _file(rest, folder)
+        if kind == "dir" and (parts := rest.rpartition(":"))[0] and parts[2] and "/" not in parts[2]:
+            return _file(f"{parts[0]}/{parts[2]}", folder)
         raise UnresolvedError(f"{token[0]} is not a known reference", _HOW)
 
     return _TOKEN.sub(value, text)
@@ -72,7 +80,7 @@ def _file(rest: str, folder: Path) -> str:
     if not colon or "/" in key or not name:
         name, key = rest, ""
     try:
-        text = (folder / name).read_text(encoding="utf-8")
+        text = _read(folder / name).decode()
     except OSError as error:
         raise UnresolvedError(
             f"the file {name} cannot be read ({error.strerror or type(error).__name__})",
@@ -80,10 +88,26 @@ def _file(rest: str, folder: Path) -> str:
         ) from error
     except UnicodeDecodeError as error:
         raise UnresolvedError(f"the file {name} is not text in UTF-8", f"store {name} as plain text") from error
+    except ValueError as error:
+        raise UnresolvedError(f"the file {name!r} cannot be read: {error}", "correct the path") from error
     value = _entry(text, key, name) if key else text.strip()
     if not value:
         raise UnresolvedError(f"the file {name} has an empty value", f"put the value into {name}")
     return value
+
+
+def _read(path: Path) -> bytes:
+    """Reads a small regular file. Anything else could block or never end; whoever may send settings may name it."""
+    file = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    try:
+        found = os.fstat(file)
+        if not stat.S_ISREG(found.st_mode):
+            raise ValueError("it is not a regular file")
+        if found.st_size > MAX_BYTES:
+            raise ValueError(f"it is larger than {MAX_BYTES} bytes")
+        return os.read(file, MAX_BYTES)
+    finally:
+        os.close(file)
 
 
 def _entry(text: str, key: str, name: str) -> str:

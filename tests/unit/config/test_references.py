@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
 
-from tailrace.config.references import UnresolvedError, has_reference, resolve
+from tailrace.config.references import MAX_BYTES, UnresolvedError, has_reference, resolve
 
 
 @pytest.fixture
@@ -49,6 +50,10 @@ def test_resolves_absolute_paths(folder: Path, tmp_path_factory: pytest.TempPath
     assert resolve(f"${{file:{folder}/keys:user}}", {}, Path()) == "svc"
 
 
+def test_resolves_files_of_a_folder_as_connect_does(folder: Path) -> None:
+    assert resolve(f"${{dir:{folder}:whole}} ${{dir:.:whole}}", {}, folder) == "from a file from a file"
+
+
 @pytest.mark.parametrize(
     ("text", "why", "remedy"),
     [
@@ -61,7 +66,14 @@ def test_resolves_absolute_paths(folder: Path, tmp_path_factory: pytest.TempPath
         ("${env:NAME", "not closed", "${env:NAME}"),
         ("${file:}", "not a known reference", "${file:/path}"),
         ("${file:absent}", "absent cannot be read", "create absent"),
-        ("${file:.}", "cannot be read", "create"),
+        ("${file:.}", "cannot be read", "correct the path"),
+        ("${file:/dev/zero}", "not a regular file", "correct the path"),
+        ("${file:a\0b}", "cannot be read", "correct the path"),
+        ("${file:large}", "larger than", "correct the path"),
+        ("${file:pipe}", "not a regular file", "correct the path"),
+        ("${dir:absent:whole}", "absent/whole cannot be read", "create absent/whole"),
+        ("${dir:whole}", "not a known reference", "${dir:/path:file}"),
+        ("${dir:.:a/b}", "not a known reference", "${dir:/path:file}"),
         ("${file:blank}", "empty value", "blank"),
         ("${file:binary}", "not text", "binary"),
         ("${file:keys:absent}", "no line absent=", "absent="),
@@ -69,6 +81,8 @@ def test_resolves_absolute_paths(folder: Path, tmp_path_factory: pytest.TempPath
     ],
 )
 def test_says_what_is_missing(folder: Path, text: str, why: str, remedy: str) -> None:
+    (folder / "large").write_bytes(b"x" * (MAX_BYTES + 1))
+    os.mkfifo(folder / "pipe")
     with pytest.raises(UnresolvedError) as caught:
         resolve(text, {"NAME": "s3cret-value", "EMPTY": ""}, folder)
     assert why in caught.value.why
