@@ -10,6 +10,7 @@ import asyncio
 import contextlib
 import errno
 import ipaddress
+import json
 import logging
 import re
 import socket
@@ -17,6 +18,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import uvicorn
+from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
@@ -88,9 +90,10 @@ def listen(host: str, port: int) -> socket.socket:
 
 
 class BoundedProtocol(H11Protocol):
-    """Closes connections whose request line and headers do not arrive in time."""
+    """Closes connections whose request line and headers do not arrive in time, or whose client does not read."""
 
     _deadline: asyncio.TimerHandle | None = None
+    _unread: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
@@ -103,8 +106,23 @@ class BoundedProtocol(H11Protocol):
         else:
             self._cancel_deadline()
 
+    def pause_writing(self) -> None:
+        super().pause_writing()
+        # Not closed: that would wait until the client has read what is buffered.
+        self._unread = self.loop.call_later(SEND_SECONDS, self.transport.abort)
+
+    def resume_writing(self) -> None:
+        self._cancel_unread()
+        super().resume_writing()
+
+    def _cancel_unread(self) -> None:
+        if self._unread is not None:
+            self._unread.cancel()
+            self._unread = None
+
     def connection_lost(self, exc: Exception | None) -> None:
         self._cancel_deadline()
+        self._cancel_unread()
         super().connection_lost(exc)
 
     def _await_request(self) -> None:
@@ -123,7 +141,7 @@ class BoundedProtocol(H11Protocol):
 
 
 class Bounds:
-    """ASGI middleware: bodies that are too large (413) or too slow (408), and clients that do not read."""
+    """ASGI middleware: refuses bodies that are too large (413) or too slow (408)."""
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
@@ -144,69 +162,66 @@ class _BoundedRequest:
         self._size = 0
         self._complete = False
         self._answered = False
+        self._refused: HTTPException | None = None
 
     async def run(self) -> None:
         lengths = [value for name, value in self._scope["headers"] if name == b"content-length"]
         try:
             if any(value.isdigit() and int(value) > BODY_BYTES for value in lengths):
-                raise _TooLarge
+                raise self._refuse(413, f"the body is larger than {BODY_BYTES} bytes")
             await self._app(self._scope, self.receive, self.send)
-        except _TooLarge:
-            await self._refuse(413, f"the body is larger than {BODY_BYTES} bytes")
-        except _TooSlow:
-            await self._refuse(408, f"the body did not arrive within {BODY_SECONDS:.0f} s")
+        except Exception:
+            if self._refused is None:
+                raise
+        if self._refused is not None and not self._answered:
+            await self._answer(self._refused)
+
+    def _refuse(self, status: int, what: str) -> HTTPException:
+        """Returns an error for the app. What the app answers to it is not sent."""
+        self._refused = HTTPException(status, what)
+        return self._refused
 
     async def receive(self) -> Message:
         if self._complete:
             return await self._receive()  # waits for the end of the connection
         message = await self._next()
+        if message is None:
+            raise self._refuse(408, f"the body did not arrive within {BODY_SECONDS:.0f} s")
         if self._size > BODY_BYTES:
-            raise _TooLarge
+            raise self._refuse(413, f"the body is larger than {BODY_BYTES} bytes")
         return message
 
-    async def _next(self) -> Message:
-        """Returns the next part of the body; raises _TooSlow after the deadline."""
+    async def _next(self) -> Message | None:
+        """Returns the next part of the body; None after the deadline."""
         left = self._deadline - asyncio.get_running_loop().time()
         try:
             message = await asyncio.wait_for(self._receive(), max(0.0, left))
         except TimeoutError:
-            raise _TooSlow from None
+            return None
         self._size += len(message.get("body", b""))
         self._complete = not message.get("more_body", False)
         return message
 
     async def send(self, message: Message) -> None:
+        if self._refused is not None and not self._answered:
+            return
         self._answered = True
-        try:
-            await asyncio.wait_for(self._send(message), SEND_SECONDS)
-        except TimeoutError:
-            raise _TooSlow from None
+        await self._send(message)
 
-    async def _refuse(self, status: int, what: str) -> None:
-        if self._answered:
-            return  # the connection is closed
-        body = f'{{"error_code": {status}, "message": "{what}"}}'.encode()
+    async def _answer(self, refused: HTTPException) -> None:
+        body = json.dumps({"error_code": refused.status_code, "message": refused.detail}).encode()
         headers = [
             (b"content-type", b"application/json"),
             (b"content-length", b"%d" % len(body)),
             (b"connection", b"close"),
         ]
-        with contextlib.suppress(_TooSlow):
-            await self.send({"type": "http.response.start", "status": status, "headers": headers})
-            await self.send({"type": "http.response.body", "body": body, "more_body": True})
-            # Clients that send everything before they read would see a reset instead of the answer.
-            while not self._complete and self._size < DISCARD_BYTES:
-                await self._next()
-        with contextlib.suppress(_TooSlow):
-            await self.send({"type": "http.response.body", "body": b""})
-
-
-class _TooLarge(Exception):
-    pass
-
-
-class _TooSlow(Exception):
-    pass
+        self._answered = True
+        await self.send({"type": "http.response.start", "status": refused.status_code, "headers": headers})
+        await self.send({"type": "http.response.body", "body": body, "more_body": True})
+        # Clients that send everything before they read would see a reset instead of the answer.
+        while not self._complete and self._size < DISCARD_BYTES and await self._next() is not None:
+            pass
+        await self.send({"type": "http.response.body", "body": b""})
 
 
 class _QuietServer(uvicorn.Server):
@@ -237,6 +252,11 @@ class HttpServer:
         self._server = _QuietServer(uvicorn.Config(Bounds(app), **config))
         self._socket = opened
         self._task: asyncio.Task[None] | None = None
+
+    @property
+    def connections(self) -> int:
+        """How many connections are open."""
+        return len(self._server.server_state.connections)
 
     def start(self) -> None:
         self._task = asyncio.create_task(self._server.serve(sockets=[self._socket]))

@@ -93,6 +93,10 @@ STAYS_FAILED = frozenset(
         "Halted",
         "Rejected",
         # Not raised by pipelines.
+        "EventUnknown",
+        "JobUnknown",
+        "WorkerBusy",
+        "WorkerUnavailable",
         "ArchiveError",
         "ArchiveDamaged",
         "ArchiveBusy",
