@@ -1,7 +1,8 @@
 """Part of `make bench`: what delivery marks cost. The same drains without marks, with a watermark and with row marks.
 
 Each drain has its own database with the same backlog, in turns, on the same warmed-up servers. Then a steady rate of
-single-row transactions: the latency with and without row marks, and how far marks are behind.
+single-row transactions: the latency with and without row marks, and how far marks are behind. `marks_mongo.py` does the
+same for row marks in MongoDB.
 """
 
 from __future__ import annotations
@@ -15,23 +16,24 @@ import time
 from dataclasses import asdict
 from datetime import UTC, datetime
 from pathlib import Path
-from statistics import median
 from typing import Any
 
 import psycopg
 
+from benchmarks import marks_mongo
 from benchmarks.backlog import EVENTS_DDL, SCHEMA, Shape, write_backlog
 from benchmarks.latency import measure, pgbench
+from benchmarks.marks_mongo import SAMPLE_SECONDS, summary
 from benchmarks.processes import Connector, drain, watch, write_pipeline
-from tailrace.testkit.stack import Stack
+from tailrace.testkit.stack import MongoServer, Stack
 
 SHAPE = Shape("100 rows a transaction", 2000, 100)
 WARM_UP = Shape("warm-up", 1000, 100)
 KINDS = ("none", "watermark", "rows")
 REACH = {"none": 1.0, "watermark": 0.98, "rows": 0.5}
 """The share of the rate without marks that must be left."""
-ROUNDS = 3
-SAMPLE_SECONDS = 0.25
+ROUNDS = {"none": 7, "watermark": 7, "rows": 3}
+"""What a watermark costs is smaller than the difference between two drains."""
 RESULTS = Path(__file__).parent / "results" / "marks.json"
 MARKED_DDL = (
     EVENTS_DDL
@@ -55,35 +57,30 @@ def main() -> None:
         folder = Path(name)
         _drain(stack, folder, WARM_UP, "warm_up", "none")
         found: dict[str, list[tuple[float, float]]] = {kind: [] for kind in KINDS}
-        for number in range(ROUNDS):
-            for kind in KINDS:
-                found[kind].append(_drain(stack, folder, shape, f"{kind}_{number}", kind))
+        for number in range(max(ROUNDS.values())):
+            for kind in KINDS if number % 2 else KINDS[::-1]:  # nobody is always the first
+                if number < ROUNDS[kind]:
+                    found[kind].append(_drain(stack, folder, shape, f"{kind}_{number}", kind))
         steady = {kind: _steady(stack, folder, kind, arguments.rate, arguments.seconds) for kind in ("none", "rows")}
-    first = median(rate for rate, _ in found["none"])
-    rows = [
-        {
-            "marks": kind,
-            "events_per_s": round(median(rate for rate, _ in each)),
-            "ratio": round(median(rate for rate, _ in each) / first, 3),
-            "complete_after_s": round(median(late for _, late in each), 1),
-            "rounds": [round(rate) for rate, _ in each],
-        }
-        for kind, each in found.items()
-    ]
-    _report(rows, steady)
+        with MongoServer(progress=_say) as mongo:
+            documents = marks_mongo.measured(mongo, stack.kafka, folder, shape, arguments.rate, arguments.seconds)
+    rows = summary(found)
+    _report("Postgres", rows, steady)
+    _report("MongoDB", documents["drain"], documents["steady"])
     if arguments.scale == 1:
-        result = {"at": datetime.now(UTC).isoformat(timespec="seconds"), "drain": rows, "steady": steady}
+        at = datetime.now(UTC).isoformat(timespec="seconds")
+        result = {"at": at, "drain": rows, "steady": steady, "mongo": documents}
         RESULTS.write_text(json.dumps(result, indent=2) + "\n")
 
 
-def _report(rows: list[dict[str, Any]], steady: dict[str, dict[str, Any]]) -> None:
-    print(f"\n{'marks':12}{'events/s':>10}{'ratio':>8}{'reach':>8}{'marked after s':>16}")
+def _report(database: str, rows: list[dict[str, Any]], steady: dict[str, dict[str, Any]]) -> None:
+    print(f"\n{database}\n{'marks':12}{'events/s':>10}{'ratio':>8}{'reach':>8}{'marked after s':>16}")
     for row in rows:
         reach, late = REACH[row["marks"]], row["complete_after_s"]
         print(f"{row['marks']:12}{row['events_per_s']:>10,}{row['ratio']:>8.0%}{reach:>8.0%}{late:>16}")
     for kind, each in steady.items():
         print(
-            f"{each['rate']:,.0f} transactions/s, marks {kind}: p50 {each['p50_ms']} ms, p99 {each['p99_ms']} ms, "
+            f"{each['rate']:,.0f} events/s, marks {kind}: p50 {each['p50_ms']} ms, p99 {each['p99_ms']} ms, "
             f"marks behind by at most {each['behind_s']} s"
         )
 

@@ -92,7 +92,7 @@ def _drain(
     with mongo.client() as client:
         client[name].create_collection("outbox")
     names = [f"{name}_{number}" for number in range(rounds)]
-    files = [_write_pipeline(folder, each, name, mongo.uri, kafka.bootstrap) for each in names]
+    files = [write_mongo_pipeline(folder, each, name, mongo.uri, kafka.bootstrap) for each in names]
     for file in files:
         Connector(file).stop()  # stores its start position, so that the backlog comes after it
     _say(f"{shape.name}: writing {shape.total:,} events")
@@ -106,7 +106,7 @@ def _drain(
         token = _stored(kafka.bootstrap, each)
         bare.append(shape.total / _receive("batches", mongo.uri, name, token, shape.total))
         watched.append(shape.total / _receive("watch", mongo.uri, name, token, shape.total))
-        ours.append(_timed(file, kafka.bootstrap, each, end, shape.total))
+        ours.append(timed(file, kafka.bootstrap, each, end, shape.total))
         seen = len({dict(message.headers() or [])["id"] for message in read_all(kafka.bootstrap, [f"{each}.order"])})
         if seen != shape.total:
             raise SystemExit(f"{seen:,} events arrived instead of {shape.total:,}")
@@ -125,7 +125,8 @@ def _drain(
     }
 
 
-def _write_pipeline(folder: Path, name: str, database: str, uri: str, bootstrap: str) -> Path:
+def write_mongo_pipeline(folder: Path, name: str, database: str, uri: str, bootstrap: str, **more: object) -> Path:
+    """Writes a pipeline file; `more` are further settings."""
     schemas = folder / "schemas" / "OrderPlaced"
     schemas.mkdir(parents=True, exist_ok=True)
     (schemas / "1.json").write_text(json.dumps(SCHEMA))
@@ -136,6 +137,7 @@ def _write_pipeline(folder: Path, name: str, database: str, uri: str, bootstrap:
         "schemas": {"folder": "schemas"},
         "topics": {"template": f"{name}.{{aggregate}}", "partitions": 3},
         "kafka": {"bootstrap": bootstrap},
+        **more,
     }
     file.write_text(json.dumps(settings))
     return file
@@ -170,7 +172,7 @@ def _stored(bootstrap: str, name: str) -> dict[str, Any]:
     return token
 
 
-def _timed(file: Path, bootstrap: str, name: str, end: tuple[int, int], events: int) -> Drain:
+def timed(file: Path, bootstrap: str, name: str, end: tuple[int, int], events: int) -> Drain:
     """Runs the connector until the position of the last event is stored, timed from the moment it streams."""
     consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": "bench", "isolation.level": "read_committed"})
     offsets = TopicPartition("tailrace-offsets", 0)
