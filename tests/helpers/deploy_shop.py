@@ -137,7 +137,7 @@ class Shop:
             file.write_text(self._local(file.read_text(encoding="utf-8")), encoding="utf-8")
 
     def _set_up_databases(self) -> None:
-        """Runs the set-up of Postgres as its image does, with psql. There is no mongosh for the one of MongoDB."""
+        """Runs the set-up of Postgres as its image does, with psql, and that of MongoDB if there is a mongosh."""
         service = self.services["postgres"]
         self.postgres.create_database(service["environment"]["POSTGRES_DB"])
         assert self.postgres.bin_dir is not None
@@ -159,7 +159,12 @@ class Shop:
             check=False,
         )
         assert done.returncode == 0, done.stdout + done.stderr
-        create_users(self.mongo.uri, "shop")
+        mongosh = os.environ.get("MONGOSH") or shutil.which("mongosh")
+        if mongosh is None:
+            create_users(self.mongo.uri, "shop")
+            return
+        script = ROOT / "compose" / "mongo" / "shop.js"
+        subprocess.run([mongosh, "--quiet", self.mongo.uri, script], check=True, capture_output=True)
 
 
 @contextmanager

@@ -19,6 +19,8 @@ LONG = (
     "test_examples.py",
     "test_archive.py",
     "test_resources.py",
+    "test_deploy_shop.py",
+    "test_deploy_image.py",
 )
 """Files that take minutes; each file is run by one worker."""
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import io
 import json
 import subprocess
+import sys
 import urllib.parse
 from collections.abc import Iterator
 from pathlib import Path
@@ -102,6 +103,15 @@ def is_by_contract(line: str) -> bool:
     """Names that the requirements or other tools fix, whatever the conventions are."""
     counts = ("dlq_events_count", "pending_events_count", "parked_keys_count")
     return line.startswith(("debezium_metrics_", "kafka_connect_", *(f"tailrace_outbox_{name} " for name in counts)))
+
+
+def test_the_health_checks_of_worker_and_projection_pass(running: Shop) -> None:
+    for name, port in (("worker", running.worker_port), ("projection", running.projection_port)):
+        kind, *command = running.services[name]["healthcheck"]["test"]
+        assert kind == "CMD"
+        for asked, code in ((port, 0), (free_port(), 1)):
+            here = [sys.executable if word == "python" else word.replace("8083", str(asked)) for word in command]
+            assert subprocess.run(here, capture_output=True, check=False).returncode == code
 
 
 class Server:
