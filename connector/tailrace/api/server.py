@@ -207,6 +207,9 @@ class _BoundedRequest:
             return
         self._answered = True
         await self._send(message)
+        if message.get("more_body"):
+            # Sending to a client that is gone returns at once: an endless answer would never be interrupted.
+            await asyncio.sleep(0)
 
     async def _answer(self, refused: HTTPException) -> None:
         body = json.dumps({"error_code": refused.status_code, "message": refused.detail}).encode()
