@@ -135,6 +135,8 @@ def test_a_malformed_context_is_not_linked(setup: Setup, value: Any) -> None:
 def test_a_position_without_events_has_no_span(setup: Setup) -> None:
     setup.metrics.committed(Batch(position()), 0.1)
     assert setup.exporter.get_finished_spans() == ()
+    setup.metrics.committed(batch([]), 0.1)
+    assert len(setup.exporter.get_finished_spans()) == 1
 
 
 def test_metrics_are_those_of_the_snapshot(setup: Setup) -> None:
