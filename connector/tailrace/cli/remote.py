@@ -10,6 +10,7 @@ import base64
 import http.client
 import json
 import os
+import re
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -27,6 +28,7 @@ READ_SECONDS = 60.0
 """A worker sends something at least every 10 s."""
 MAX_FILE_BYTES = 700_000
 """Largest file that is sent; a worker takes requests of 1 MB."""
+_is_name = re.compile(r"[A-Za-z0-9_-]+").fullmatch
 
 
 class Target(NamedTuple):
@@ -149,7 +151,14 @@ def _pipeline(value: object) -> str:
             "several pipelines are named" if several else "no pipeline is named",
             remedy=f"With {OPTION}, give the name of one pipeline instead of a file; see /api/v1/pipelines.",
         )
-    return str(names[0])
+    name = str(names[0])
+    if not _is_name(name):
+        raise ConfigError(
+            f"{name} is not the name of a pipeline",
+            why="A worker knows its pipelines by their names, not by files.",
+            remedy=f"With {OPTION}, give the name: the setting `pipeline` in the file.",
+        )
+    return name
 
 
 def _pipeline_of(plan: bytes, file: Path) -> str:

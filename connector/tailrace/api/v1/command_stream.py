@@ -12,13 +12,15 @@ import codecs
 import json
 import re
 import shutil
-from collections.abc import AsyncIterator
-from contextlib import suppress
+from collections.abc import AsyncGenerator
+from contextlib import aclosing, suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from starlette.requests import Request
+from starlette.types import Receive, Scope, Send
 
+from tailrace.api.v1.event_stream import disconnected
 from tailrace.api.v1.jobs import Jobs
 from tailrace.api.v1.operation import Operation, Value, by_name
 from tailrace.api.v1.outcome import MAX_RESULT_BYTES
@@ -72,7 +74,7 @@ async def read_call(request: Request, operations: tuple[Operation, ...]) -> Comm
     )
 
 
-async def output_of(jobs: Jobs, call: CommandCall, file: Path) -> AsyncIterator[bytes]:
+async def output_of(jobs: Jobs, call: CommandCall, file: Path) -> AsyncGenerator[bytes, None]:
     """Runs the command; yields its output, the files that it wrote, and its exit code."""
     operation = call.operation
     jobs.require_room()
@@ -84,8 +86,9 @@ async def output_of(jobs: Jobs, call: CommandCall, file: Path) -> AsyncIterator[
     try:
         async with jobs.slot(operation):
             process = await CommandProcess.start(jobs.warm, jobs.run, words, folder)
-            async for line in _lines(process):
-                yield line
+            async with aclosing(_lines(process)) as lines:
+                async for line in lines:
+                    yield line
             code = await process.wait()
         if operation.writes:
             for written in sorted(folder.iterdir()):
@@ -101,7 +104,37 @@ async def output_of(jobs: Jobs, call: CommandCall, file: Path) -> AsyncIterator[
         shutil.rmtree(folder, ignore_errors=True)
 
 
-async def _lines(process: CommandProcess) -> AsyncIterator[bytes]:
+class CommandResponse:
+    """Sends the output of a command. If the client disconnects, the command is stopped."""
+
+    def __init__(self, output: AsyncGenerator[bytes, None]) -> None:
+        self._output = output
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        sending = asyncio.create_task(self._send(send))
+        waiting = asyncio.create_task(disconnected(receive))
+        try:
+            await asyncio.wait({sending, waiting}, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            waiting.cancel()
+            if not sending.done():
+                sending.cancel()
+            try:
+                await sending
+            except asyncio.CancelledError:
+                pass  # the client is gone
+            finally:
+                await self._output.aclose()
+
+    async def _send(self, send: Send) -> None:
+        headers = [(b"content-type", b"application/x-ndjson"), (b"cache-control", b"no-store")]
+        await send({"type": "http.response.start", "status": 200, "headers": headers})
+        async for line in self._output:
+            await send({"type": "http.response.body", "body": line, "more_body": True})
+        await send({"type": "http.response.body", "body": b"", "more_body": False})
+
+
+async def _lines(process: CommandProcess) -> AsyncGenerator[bytes, None]:
     queue: asyncio.Queue[bytes | None] = asyncio.Queue(4)
 
     async def pump(stream: asyncio.StreamReader, name: str) -> None:

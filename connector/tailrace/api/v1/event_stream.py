@@ -109,7 +109,7 @@ class EventStreamResponse:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         sending = asyncio.create_task(self._send(send))
         self._stream.attach(self._queue, sending)
-        waiting = asyncio.create_task(_disconnected(receive))
+        waiting = asyncio.create_task(disconnected(receive))
         try:
             await asyncio.wait({sending, waiting}, return_when=asyncio.FIRST_COMPLETED)
         finally:
@@ -142,7 +142,8 @@ class EventStreamResponse:
             await send({"type": "http.response.body", "body": event, "more_body": True})
 
 
-async def _disconnected(receive: Receive) -> None:
+async def disconnected(receive: Receive) -> None:
+    """Returns when the client has closed the connection."""
     while (await receive())["type"] != "http.disconnect":
         pass
 

@@ -21,7 +21,7 @@ def pipeline_state(pipeline: ManagedPipeline) -> dict[str, Any]:
 
 
 def pipeline_json(pipeline: ManagedPipeline, *, full: bool = False) -> dict[str, Any]:
-    """Returns a pipeline; `full` adds its configuration, with unresolved references, and what was last read."""
+    """Returns a pipeline; `full` adds what the probe last read from the servers."""
     report = pipeline.report
     facts = report.facts if report else {}
     lag = facts.get("lag") or {}
@@ -33,4 +33,4 @@ def pipeline_json(pipeline: ManagedPipeline, *, full: bool = False) -> dict[str,
         "reported_ms": report.at_ms if report else None,
         "from_topic": pipeline.from_topic,
     }
-    return {**shown, "facts": facts, "config": pipeline.config} if full else shown
+    return {**shown, "facts": facts} if full else shown

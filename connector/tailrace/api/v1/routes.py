@@ -8,12 +8,12 @@ from typing import Any
 
 from starlette.applications import Starlette
 from starlette.requests import Request
-from starlette.responses import Response, StreamingResponse
+from starlette.responses import Response
 from starlette.routing import BaseRoute, Mount, Route
 
 from tailrace.api.v1 import answers, openapi
 from tailrace.api.v1.answers import answer, error_json, job_json, refusal, result_of
-from tailrace.api.v1.command_stream import output_of, read_call
+from tailrace.api.v1.command_stream import CommandResponse, output_of, read_call
 from tailrace.api.v1.event_stream import EventStream, EventStreamResponse
 from tailrace.api.v1.jobs import Job, Jobs
 from tailrace.api.v1.operation import Operation
@@ -150,12 +150,12 @@ class JsonApi:
 
         return trace
 
-    async def _run_command(self, request: Request) -> Response:
+    async def _run_command(self, request: Request) -> Any:  # noqa: ANN401 - any ASGI application is a response
         """For `tailrace --worker`. Not part of the documented API."""
         pipeline = self._pipeline(request)
         call = await read_call(request, self._operations)
         self.jobs.require_room()
-        return StreamingResponse(output_of(self.jobs, call, pipeline.file), media_type="application/x-ndjson")
+        return CommandResponse(output_of(self.jobs, call, pipeline.file))
 
     async def _list_jobs(self, _: Request) -> Response:
         return answer({"jobs": [job_json(job, result=False) for job in self.jobs.all()]})
