@@ -2,7 +2,8 @@
 
 Both write the same columns with the same driver and connection, in turns, one statement per event and 100 events per
 transaction. The bare statement includes what it cannot do without: a new id and the payload as JSON. Each call is
-timed; the lower quartiles are compared, because other work on the machine only adds time.
+timed; the lower quartiles are compared, because other work on the machine only adds time. The asyncio drivers are in
+`outbox_writer_async.py`.
 """
 
 from __future__ import annotations
@@ -10,58 +11,49 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
-import statistics
-import sys
 import tempfile
 import time
 import uuid
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-import asyncpg
+import django
+import django.conf
+import django.db
+import django.db.transaction
 import psycopg
 import sqlalchemy
 from psycopg.types.json import Jsonb
 from pymongo import MongoClient
 from sqlalchemy.orm import Session
 
+from benchmarks.outbox_writer_async import async_rows
+from benchmarks.writer_events import (
+    COLUMNS,
+    EVENTS,
+    ORDER,
+    PAYLOAD,
+    PLACED,
+    SCHEMA,
+    TABLE,
+    compared,
+    document,
+    sqlalchemy_insert,
+    sqlalchemy_url,
+    sqlalchemy_values,
+)  # fmt: skip
 from tailrace.outbox import Outbox
 from tailrace.outbox.mongosh import collection_commands
 from tailrace.testkit.stack import MongoServer, PostgresServer
 
-EVENTS = 100
-"""Events per transaction."""
 ROUNDS = 40
 LIMIT = 1.2
 RESULTS = Path(__file__).parent / "results" / "outbox_writer.json"
 
-TABLE = """
-CREATE TABLE outbox (
-    id uuid PRIMARY KEY, aggregatetype varchar(255) NOT NULL, aggregateid varchar(255) NOT NULL,
-    type varchar(255) NOT NULL, payload jsonb, created_at timestamptz NOT NULL DEFAULT now()
-)"""
-COLUMNS = "id, aggregatetype, aggregateid, type, payload, created_at"
-SCHEMA = {
-    "type": "object",
-    "required": ["order_id", "customer", "total_cents"],
-    "properties": {
-        "order_id": {"type": "string"},
-        "customer": {"type": "string"},
-        "total_cents": {"type": "integer", "minimum": 0},
-        "lines": {"type": "array", "items": {"type": "object"}},
-    },
-}
-PAYLOAD = {
-    "order_id": "order-17", "customer": "ann@example.org", "total_cents": 1250, "currency": "EUR",
-    "lines": [{"sku": "A-1", "count": 2, "cents": 500}, {"sku": "B-7", "count": 1, "cents": 250}],
-}  # fmt: skip
-ORDER = ("order", "order-17")
-PLACED = "OrderPlaced"
-
 Write = Callable[[], Any]
-"""Writes one event; the asyncio driver's result is awaited."""
+"""Writes one event."""
 
 
 def main() -> None:
@@ -78,8 +70,9 @@ def main() -> None:
         rows = [
             *_psycopg(dsn, plain, validating, rounds),
             _sqlalchemy(dsn, plain, rounds),
-            asyncio.run(_asyncpg(dsn, plain, rounds)),
+            _django(dsn, plain, rounds),
             _pymongo(mongo, rounds),
+            *asyncio.run(async_rows(dsn, mongo.uri, plain, rounds)),
         ]
     print(f"\n{'':28}{'INSERT µs':>12}{'add µs':>10}{'ratio':>8}{'limit':>8}")
     for row in rows:
@@ -87,13 +80,6 @@ def main() -> None:
     if scale == 1:
         result = {"at": datetime.now(UTC).isoformat(timespec="seconds"), "calls": rounds * EVENTS, "writer": rows}
         RESULTS.write_text(json.dumps(result, indent=2) + "\n")
-
-
-def _row(driver: str, bare: list[float], own: list[float]) -> dict[str, Any]:
-    """Compares the lower quartiles, in microseconds."""
-    _say(f"{driver}: measured")
-    insert, add = (statistics.quantiles(times, n=4)[0] * 1e6 for times in (bare, own))
-    return {"driver": driver, "insert_us": round(insert, 1), "add_us": round(add, 1), "ratio": round(add / insert, 3)}
 
 
 def _in_turns(ways: list[Write], rounds: int, commit: Callable[[], Any]) -> list[list[float]]:
@@ -125,62 +111,44 @@ def _psycopg(dsn: str, plain: Outbox, validating: Outbox, rounds: int) -> list[d
             validating.add(connection, PLACED, PAYLOAD, aggregate=ORDER)
 
         times = _in_turns([bare, add, add_valid], rounds, connection.commit)
-    return [_row("psycopg", times[0], times[1]), _row("psycopg, with a schema", times[0], times[2])]
+    return [compared("psycopg", times[0], times[1]), compared("psycopg, with a schema", times[0], times[2])]
 
 
 def _sqlalchemy(dsn: str, outbox: Outbox, rounds: int) -> dict[str, Any]:
-    given = psycopg.conninfo.conninfo_to_dict(dsn)
-    url = sqlalchemy.URL.create(
-        "postgresql+psycopg", str(given["user"]), str(given.get("password") or ""), str(given["host"]),
-        int(str(given["port"])), str(given["dbname"]),
-    )  # fmt: skip
-    insert = sqlalchemy.text(
-        f"INSERT INTO outbox ({COLUMNS}) VALUES (:id, :aggregate, :key, :type, CAST(:payload AS jsonb), :at)"
-    )
-    with Session(sqlalchemy.create_engine(url)) as session:
+    insert = sqlalchemy_insert()
+    with Session(sqlalchemy.create_engine(sqlalchemy_url(dsn))) as session:
 
         def bare() -> None:
-            session.execute(
-                insert,
-                {
-                    "id": uuid.uuid4(), "aggregate": ORDER[0], "key": ORDER[1], "type": PLACED,
-                    "payload": json.dumps(PAYLOAD), "at": datetime.now(UTC),
-                },
-            )  # fmt: skip
+            session.execute(insert, sqlalchemy_values())
 
         def add() -> None:
             outbox.add(session, PLACED, PAYLOAD, aggregate=ORDER)
 
-        return _row("SQLAlchemy", *_in_turns([bare, add], rounds, session.commit))
+        return compared("SQLAlchemy", *_in_turns([bare, add], rounds, session.commit))
 
 
-async def _asyncpg(dsn: str, outbox: Outbox, rounds: int) -> dict[str, Any]:
-    given: dict[str, Any] = psycopg.conninfo.conninfo_to_dict(dsn)
-    connection = await asyncpg.connect(
-        host=given["host"], port=given["port"], user=given["user"], password=given.get("password"),
-        database=given["dbname"],
-    )  # fmt: skip
-    insert = f"INSERT INTO outbox ({COLUMNS}) VALUES ($1, $2, $3, $4, $5, $6)"
+def _django(dsn: str, outbox: Outbox, rounds: int) -> dict[str, Any]:
+    given = psycopg.conninfo.conninfo_to_dict(dsn)
+    database = {
+        "ENGINE": "django.db.backends.postgresql", "NAME": given["dbname"], "USER": given["user"],
+        "PASSWORD": given.get("password") or "", "HOST": given["host"], "PORT": given["port"],
+    }  # fmt: skip
+    django.conf.settings.configure(DATABASES={"default": database})
+    django.setup()
+    connection = django.db.connection
+    insert = f"INSERT INTO outbox ({COLUMNS}) VALUES (%s, %s, %s, %s, %s, %s)"
 
-    def bare() -> Awaitable[Any]:
-        values = (uuid.uuid4(), *ORDER, PLACED, json.dumps(PAYLOAD), datetime.now(UTC))
-        found: Awaitable[Any] = connection.execute(insert, *values)
-        return found
+    def bare() -> None:
+        with connection.cursor() as cursor:
+            cursor.execute(insert, (uuid.uuid4(), *ORDER, PLACED, json.dumps(PAYLOAD), datetime.now(UTC)))
 
-    def add() -> Awaitable[Any]:
-        return outbox.add(connection, PLACED, PAYLOAD, aggregate=ORDER)
+    def add() -> None:
+        outbox.add(connection, PLACED, PAYLOAD, aggregate=ORDER)
 
-    times: list[list[float]] = [[], []]
-    for number in range(rounds + 1):
-        async with connection.transaction():
-            for _ in range(EVENTS):
-                for way, found in zip((bare, add), times, strict=True):
-                    began = time.perf_counter()
-                    await way()
-                    if number:
-                        found.append(time.perf_counter() - began)
-    await connection.close()
-    return _row("asyncpg", *times)
+    django.db.transaction.set_autocommit(False)
+    times = _in_turns([bare, add], rounds, django.db.transaction.commit)
+    connection.close()
+    return compared("Django", *times)
 
 
 def _pymongo(mongo: MongoServer, rounds: int) -> dict[str, Any]:
@@ -192,12 +160,7 @@ def _pymongo(mongo: MongoServer, rounds: int) -> dict[str, Any]:
         outbox = Outbox(layout="document", table="writer.outbox", topic="orders")
 
         def bare() -> None:
-            document = {
-                "event_id": str(uuid.uuid4()), "event_type": PLACED, "entity_type": ORDER[0], "entity_id": ORDER[1],
-                "partition_key": ORDER[1], "topic": "orders", "payload": PAYLOAD, "status": "pending",
-                "retry_count": 0, "max_retries": 5, "created_at": datetime.now(UTC), "content_type": "application/json",
-            }  # fmt: skip
-            collection.insert_one(document, session=session)
+            collection.insert_one(document(), session=session)
 
         def add() -> None:
             outbox.add(session, PLACED, PAYLOAD, aggregate=ORDER)
@@ -209,11 +172,7 @@ def _pymongo(mongo: MongoServer, rounds: int) -> dict[str, Any]:
         session.start_transaction()
         times = _in_turns([bare, add], rounds, commit)
         session.abort_transaction()
-        return _row("pymongo", *times)
-
-
-def _say(text: str) -> None:
-    print(text, file=sys.stderr, flush=True)
+        return compared("pymongo", *times)
 
 
 if __name__ == "__main__":

@@ -88,8 +88,18 @@ turns. Median of {marks_rounds} rounds ({marks_at}):
 
 {marks}
 
-At a steady {marks_rate:,.0f} transactions/s, row marks are at most {marks_behind} s behind. Commit to consumer: p50
-{marks_p50:.0f} ms, p99 {marks_p99:.0f} ms; without marks p50 {unmarked_p50:.0f} ms, p99 {unmarked_p99:.0f} ms.
+{marks_steady}
+
+## Worker
+
+`python -m benchmarks.{worker_module}` runs a worker ([worker.md](worker.md)) with idle pipelines, each with its own
+database, after {worker_events:,} events each. PSS counts memory that several processes share in equal parts, USS is
+what a process has alone ({worker_at}):
+
+{worker}
+
+Each further pipeline needs {worker_further:.0f} MB. The rest is the worker process and the warm process from which
+pipeline processes are forked.
 
 ## Outbox writer
 
@@ -121,11 +131,20 @@ def percent(ratio: float) -> str:
     return f"{ratio * 100:.0f} %"
 
 
+def _marked_rate(database: str, steady: dict[str, Any]) -> str:
+    marked, unmarked = steady["rows"], steady["none"]
+    return (
+        f"{database}: at a steady {marked['rate']:,.0f} events/s, row marks are at most {marked['behind_s']} s behind. "
+        f"Commit to consumer: p50 {marked['p50_ms']:.0f} ms, p99 {marked['p99_ms']:.0f} ms; without marks p50 "
+        f"{unmarked['p50_ms']:.0f} ms, p99 {unmarked['p99_ms']:.0f} ms."
+    ) + (" Its collection has the layout `document`, and 10 events share a transaction." * (database == "MongoDB"))
+
+
 def page() -> str:
     drain, mongo, schemas, letters = result("latest"), result("mongo"), result("schemas"), result("dead_letters")
     projections, verify, writer = result("projections"), result("verify"), result("outbox_writer")
-    marks = result("marks")
-    marked, unmarked = marks["steady"]["rows"], marks["steady"]["none"]
+    marks, worker = result("marks"), result("worker")
+    marked = {"Postgres": marks, **({"MongoDB": marks["mongo"]} if "mongo" in marks else {})}
     sizes = {each["events"]: each["payload_bytes"] for each in schemas["drain"]}
     text = PAGE.format(
         cores=drain["machine"]["cores"],
@@ -202,21 +221,34 @@ def page() -> str:
             ),
         ),
         marks_module="marks",
-        marks_rounds=len(marks["drain"][0]["rounds"]),
+        marks_rounds=" or ".join(sorted({str(len(m["rounds"])) for found in marked.values() for m in found["drain"]})),
         marks_at=marks["at"][:10],
         marks=table(
-            "marks | events/s | of the rate without | all marked after",
+            "database | marks | events/s | of the rate without | all marked after",
             (
-                (m["marks"], count(m["events_per_s"]), percent(m["ratio"]), f"{m['complete_after_s']:.0f} s")
-                for m in marks["drain"]
+                (database, m["marks"], count(m["events_per_s"]), percent(m["ratio"]), f"{m['complete_after_s']:.0f} s")
+                for database, found in marked.items()
+                for m in found["drain"]
             ),
         ),
-        marks_rate=marked["rate"],
-        marks_behind=marked["behind_s"],
-        marks_p50=marked["p50_ms"],
-        marks_p99=marked["p99_ms"],
-        unmarked_p50=unmarked["p50_ms"],
-        unmarked_p99=unmarked["p99_ms"],
+        marks_steady="\n".join(_marked_rate(database, found["steady"]) for database, found in marked.items()),
+        worker_module="worker",
+        worker_events=worker["events_before"],
+        worker_at=worker["at"][:10],
+        worker_further=worker["further_pipeline_pss_mb"],
+        worker=table(
+            "pipelines | all processes (PSS) | a pipeline process (PSS) | of it alone (USS) | worker and warm process (PSS)",
+            (
+                (
+                    w["pipelines"],
+                    f"{w['total_pss_mb']:.0f} MB",
+                    f"{w['pipeline_pss_mb']:.0f} MB",
+                    f"{w['pipeline_uss_mb']:.0f} MB",
+                    f"{w['worker_pss_mb']:.0f} MB",
+                )
+                for w in worker["measured"]
+            ),
+        ),
         writer_module="outbox_writer",
         writer_calls=writer["calls"],
         writer_at=writer["at"][:10],
