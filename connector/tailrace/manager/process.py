@@ -88,8 +88,8 @@ class PipelineMain:
     def __init__(self, channel: socket.socket, spec: ProcessSpec) -> None:
         self._channel: socket.socket | None = channel
         self._spec = spec
-        self._state = STARTING
-        self._error: TailraceError | None = None
+        self._seen: tuple[str, TailraceError | None] = STARTING, None
+        """State and error, changed together by the supervisor's thread."""
         self._supervisor: Supervisor | None = None
         self._watch: PipelineWatch | None = None
         self._stopped = False
@@ -167,8 +167,8 @@ class PipelineMain:
 
     def _observe(self, state: str, error: TailraceError | None) -> None:
         """Called by the supervisor's thread."""
-        if (state, error) != (self._state, self._error):
-            self._state, self._error = state, error
+        if (state, error) != self._seen:
+            self._seen = state, error
             self._wakeup.set()
 
     def _handle_signals(self) -> socket.socket:
@@ -196,10 +196,10 @@ class PipelineMain:
         os._exit(0)
 
     def _report(self) -> PipelineReport:
-        error = self._error
+        state, error = self._seen
         stored = self._supervisor.stored() if self._supervisor is not None else None
         return PipelineReport(
-            state=self._state,
+            state=state,
             at_ms=time.time_ns() // 1_000_000,
             pid=os.getpid(),
             error=ErrorReport.of(error, may_recover=may_recover(error.code)) if error is not None else None,
