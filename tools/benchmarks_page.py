@@ -237,7 +237,7 @@ def page() -> str:
         worker_at=worker["at"][:10],
         worker_further=worker["further_pipeline_pss_mb"],
         worker=table(
-            "pipelines | all processes (PSS) | a pipeline process (PSS) | of it alone (USS) | worker and warm process (PSS)",
+            "pipelines | all (PSS) | each pipeline process (PSS) | its own (USS) | worker and warm process (PSS)",
             (
                 (
                     w["pipelines"],
