@@ -118,6 +118,11 @@ class ProjectionApp(faust.App):
         return cast(Consumer, self.consumer)
 
     @property
+    def has_reader(self) -> bool:
+        """Whether the consumer exists. Asking for `reader` before would create it, perhaps in a wrong thread."""
+        return self._consumer is not None
+
+    @property
     def receivers(self) -> dict[str, list[Receiver]]:
         """The projections' `receive` methods by topic."""
         topics = {topic for projection in self.projections for topic in projection.topics}

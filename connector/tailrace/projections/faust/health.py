@@ -49,7 +49,7 @@ def _health(app: ProjectionApp, projection: Projection, now: float) -> Projectio
     name, maintenance = projection.name, app.maintenance
     if app.should_stop:
         return ProjectionHealth(name, "STOPPING", "the worker is stopping", "Start it again if it should run.")
-    if maintenance is None or not app.started:
+    if maintenance is None or not app.has_reader:
         return ProjectionHealth(
             name,
             "STARTING",
@@ -61,10 +61,11 @@ def _health(app: ProjectionApp, projection: Projection, now: float) -> Projectio
     missing, waited = maintenance.longest_wait(projection)
     worker, busy = slowest(projection.workers.values(), now)
     longest = max(unsettled, waited, busy)
+    reached = app.reader.reached()  # also behind transaction markers, which have offsets, too
     lag = Counter(dict.fromkeys(projection.topics, 0))
     for partition, each in projection.workers.items():
         end = maintenance.ends.get(partition, 0)
-        lag[partition.topic] += max(0, end - max(each.next, projection.reached(each)))
+        lag[partition.topic] += max(0, end - max(each.next, reached.get(partition, 0)))
     found = ProjectionHealth(
         name,
         "RUNNING" if projection.workers else "WAITING",

@@ -26,9 +26,11 @@ class FakeApp:
         worker = SimpleNamespace(partition=ORDERS, next=5, queued=3, busy_since=None if busy is None else now - busy)
         unsettled = changes.get("unsettled")
         self.event_loop = None
-        self.started = changes.get("started", True)
+        self.has_reader = changes.get("started", True)
         self.should_stop = changes.get("stopping", False)
-        self.reader = SimpleNamespace(unsettled_since=None if unsettled is None else now - unsettled)
+        self.reader = SimpleNamespace(
+            unsettled_since=None if unsettled is None else now - unsettled, reached=lambda: {ORDERS: 10}
+        )
         self.maintenance: Any = SimpleNamespace(
             ends={ORDERS: 25}, longest_wait=lambda _: (ORDERS, changes.get("missing", 0.0))
         )
@@ -42,7 +44,6 @@ class FakeApp:
                 blocked_partitions=changes.get("blocked", {}),
                 spec=SimpleNamespace(settings=SimpleNamespace(give_up=GIVE_UP)),
                 metrics=metrics,
-                reached=lambda _: 10,
             )
         ]
 
