@@ -39,8 +39,11 @@ Document = dict[str, Any]
 def measured(
     mongo: MongoServer, kafka: KafkaBroker, folder: Path, shape: Shape, rate: int, seconds: int
 ) -> dict[str, Any]:
-    """Returns the drains and the latencies, with and without row marks."""
-    _drain(mongo, kafka, folder, shape, "documents_warm_up", "none")
+    """Returns the drains of a part of the backlog and the latencies, with and without row marks."""
+    shape = Shape(shape.name, max(1, shape.transactions // 2), shape.events)  # writing it takes longer than draining it
+    _drain(
+        mongo, kafka, folder, Shape("warm-up", max(1, shape.transactions // 4), shape.events), "documents_warm", "none"
+    )
     found: dict[str, list[tuple[float, float]]] = {kind: [] for kind in KINDS}
     for number in range(ROUNDS):
         for kind in KINDS if number % 2 else KINDS[::-1]:
