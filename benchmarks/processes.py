@@ -7,7 +7,7 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,6 +16,7 @@ import psycopg
 
 from tailrace.testkit.stack import PostgresServer
 
+TAILRACE = ("-m", "tailrace")
 TICK = os.sysconf("SC_CLK_TCK")
 POLL_SECONDS = 0.01
 """Seconds between two checks of a process: the precision of its time, a hundredth of the shortest drain."""
@@ -38,11 +39,12 @@ class Drain:
 class Connector:
     """One `tailrace run`, watched through /proc."""
 
-    def __init__(self, file: Path) -> None:
+    def __init__(self, file: Path, program: Sequence[str] = TAILRACE) -> None:
+        """`program` is what Python runs instead of `-m tailrace`."""
         self.log = file.with_suffix(".log")
         with self.log.open("wb") as output:
             self.process = subprocess.Popen(
-                [sys.executable, "-m", "tailrace", "run", str(file), "--log-json"], stdout=output, stderr=output
+                [sys.executable, *program, "run", str(file), "--log-json"], stdout=output, stderr=output
             )
         watch(lambda: b'"running"' in self.log.read_bytes() or self.process.poll() is not None, 60)
         if self.process.poll() is not None:
@@ -89,9 +91,9 @@ def write_pipeline(folder: Path, name: str, dsn: str, bootstrap: str, schema: di
     return file
 
 
-def drain(file: Path, dsn: str, slot: str, end_lsn: str, events: int) -> Drain:
+def drain(file: Path, dsn: str, slot: str, end_lsn: str, events: int, *, program: Sequence[str] = TAILRACE) -> Drain:
     """Runs the connector until it has confirmed `end_lsn`, timed from the moment it streams."""
-    connector = Connector(file)
+    connector = Connector(file, program)
     try:
         began, cpu = time.monotonic(), connector.cpu_seconds()
         with psycopg.connect(dsn, autocommit=True) as connection:

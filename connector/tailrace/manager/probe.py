@@ -152,13 +152,14 @@ class PipelineProbe:
         ends = self._ends.read(topics)
         if ends == self._counted_ends or now < self._count_at:
             return
-        names = {name for name, _ in ends}
-        if kafka.dead_letter_topic in names:
+        # An empty topic need not be read, which would take consumers of its own.
+        written = {name for (name, _), end in ends.items() if end}
+        if kafka.dead_letter_topic in written:
             counted = DeadLetterReader(kafka).count(COUNTED_DEAD_LETTERS, COUNTING_SECONDS)
             self._dead_letters = counted.to_json()
         else:
             self._dead_letters = {"open": 0, "more": False, "by_reason": {}}
-        keys = parking_state(kafka).keys if state_topic(kafka) in names else {}
+        keys = parking_state(kafka).keys if state_topic(kafka) in written else {}
         self._parked = {"keys": len(keys), "since_ms": min((each.since_ms for each in keys.values()), default=None)}
         self._counted_ends = ends
         self._count_at = time.monotonic() + COUNT_FACTOR * (time.monotonic() - now)
