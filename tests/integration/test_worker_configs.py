@@ -63,7 +63,7 @@ def test_create_update_and_delete_on_two_workers(workers: Workers, shop: Shop, t
     for worker in (first, second):
         worker.says("configuration changed", shop.name)
         wait_until(
-            lambda worker=worker: worker.pipeline(shop.name)["config"]["limits.batch_records"] == "7",
+            lambda worker=worker: worker.get(f"/connectors/{shop.name}/config").get("limits.batch_records") == "7",
             what="the changed configuration",
         )
     event = shop.insert(ORDER)

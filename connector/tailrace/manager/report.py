@@ -8,6 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
+from tailrace.config.secrets import mask
 from tailrace.errors import TailraceError
 
 STARTING, RUNNING, WAITING, RETRYING = "STARTING", "RUNNING", "WAITING", "RETRYING"
@@ -26,7 +27,7 @@ class ErrorReport:
 
     @classmethod
     def of(cls, error: TailraceError, *, may_recover: bool = False) -> ErrorReport:
-        return cls(error.code, error.what, error.why, error.remedy, may_recover)
+        return cls(error.code, mask(error.what), mask(error.why), mask(error.remedy), may_recover)
 
     def text(self) -> str:
         """Returns the error in the form in which the command line prints it."""
