@@ -7,6 +7,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from urllib.parse import urlsplit
 
+import psycopg
+from psycopg.conninfo import conninfo_to_dict
+
 from tailrace.errors import ConfigError, LayoutMismatch
 from tailrace.sources.postgres.connection import PgConnection
 from tailrace.sql_names import quote
@@ -43,17 +46,22 @@ class FoundMarker:
 
 
 def parse_store(text: str) -> MarkerStore:
-    """Reads the address of a store: `postgresql://host/database#schema` or `mongodb://host/database`."""
+    """Reads the address of a store: `postgresql://host/database#schema`, or `mongodb://host/database`.
+
+    A connection string of libpq in its other form, `host=… dbname=…#schema`, is read as well.
+    """
     address, _, schema = text.partition("#")
     try:
-        parts = urlsplit(address)
-        host, database = parts.hostname or "", parts.path.lstrip("/")
-    except ValueError:
-        parts, host, database = None, "", ""
-    if parts is not None and parts.scheme in ("mongodb", "mongodb+srv") and database:
-        return MarkerStore(f"{host}/{database}", address, database)
-    if parts is not None and parts.scheme in ("postgres", "postgresql"):
-        return MarkerStore(f"{host}/{database}{f' {schema}' if schema else ''}", address, schema)
+        if address.startswith(("mongodb://", "mongodb+srv://")):
+            parts = urlsplit(address)
+            if database := parts.path.lstrip("/"):
+                return MarkerStore(f"{parts.hostname}/{database}", address, database)
+        elif "=" in address or address.startswith(("postgres://", "postgresql://")):
+            given = conninfo_to_dict(address)
+            name = f"{given.get('host', 'localhost')}/{given.get('dbname', '')}"
+            return MarkerStore(f"{name}{f' {schema}' if schema else ''}", address, schema)
+    except (ValueError, psycopg.Error):
+        pass  # reported below, without the address: it may contain a password
     raise ConfigError(
         "--projection is neither an app nor the address of a store",
         remedy="Write module:app, postgresql://host/database#schema or mongodb://host/database.",
