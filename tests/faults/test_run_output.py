@@ -27,7 +27,11 @@ def test_a_failure_is_logged_once_with_cause_and_remedy(shop: Shop) -> None:
     command = [sys.executable, "-m", "tailrace", "run", str(shop.file)]
     for as_json in (False, True):
         ran = subprocess.run(
-            [*command, "--log-json" if as_json else "--log-text"], capture_output=True, text=True, timeout=120, check=False
+            [*command, "--log-json" if as_json else "--log-text"],
+            capture_output=True,
+            text=True,
+            timeout=120,
+            check=False,
         )
         assert ran.returncode == 3, ran.stderr
         assert ran.stderr.count("SlotMissing") == 1, ran.stderr
