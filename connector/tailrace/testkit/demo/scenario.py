@@ -18,7 +18,7 @@ from tailrace.testkit.demo.consumer import RECENT
 from tailrace.testkit.demo.display import Display, Frame
 from tailrace.testkit.demo.environment import DemoEnvironment
 from tailrace.testkit.demo.process import DemoProcess
-from tailrace.testkit.demo.projection import MODULE, OrderSummaryProjection, ProjectionRun
+from tailrace.testkit.demo.projection import MODULE, OrderSummaryProjection
 from tailrace.testkit.demo.report import DemoReport, seconds
 from tailrace.testkit.demo.service import Service, ServiceRun
 from tailrace.testkit.stack import StackError, wait_until
@@ -99,7 +99,9 @@ class Scenario:
 
     def _kill_projections(self) -> None:
         """Kills and starts them, without waiting until they are back."""
-        self._until(ProjectionRun.has_applied_events, self._projections, START_TIMEOUT, what="the first event applied")
+        self._until(
+            lambda each: each.has_applied_events(), self._projections, START_TIMEOUT, what="the first event applied"
+        )
         self._kill(self._projections)
         for projection in self._projections:
             projection.start()
@@ -116,7 +118,9 @@ class Scenario:
             self._until(
                 ServiceRun.has_caught_up, self._services, CATCH_UP_TIMEOUT, what="the arrival of the last events"
             )
-            self._until(ProjectionRun.has_caught_up, self._projections, CATCH_UP_TIMEOUT, what="the last event applied")
+            self._until(
+                lambda each: each.has_caught_up(), self._projections, CATCH_UP_TIMEOUT, what="the last event applied"
+            )
         except StackError:
             self._display.note("the last events did not come in time", alarm=True)
         self._display.frame(self._frame, last=True)
