@@ -231,7 +231,7 @@ def page() -> str:
                 for m in found["drain"]
             ),
         ),
-        marks_steady="\n".join(_marked_rate(database, found["steady"]) for database, found in marked.items()),
+        marks_steady="\n\n".join(_marked_rate(database, found["steady"]) for database, found in marked.items()),
         worker_module="worker",
         worker_events=worker["events_before"],
         worker_at=worker["at"][:10],
