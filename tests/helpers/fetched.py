@@ -88,6 +88,7 @@ def connect_clients() -> Path:
 
 
 def _kept(name: str, fill: Callable[[Path], None]) -> Path:
+    """Returns the folder of that name below `build`, filled the first time."""
     BUILD.mkdir(exist_ok=True)
     return cached_folder(BUILD, name, fill)
 

@@ -65,7 +65,7 @@ class Connectors:
             config = await self._checked(name, config, {})
         pipeline = await self._manager.create(name, _texts(config), target)
         place = f"{request.base_url}connectors/{quote(pipeline.name, safe='')}"
-        return json_answer(info_json(pipeline), 201, {"Location": place})
+        return json_answer({**info_json(pipeline), "tasks": []}, 201, {"Location": place})  # as Connect answers
 
     async def show(self, request: Request) -> Response:
         return json_answer(info_json(self._pipeline(request)))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from functools import cache
 from typing import Any
@@ -92,9 +93,16 @@ def document() -> dict[str, Any]:
             "version": __version__,
             "description": "A pipeline is a connector with one task. docs/connect_api.md lists what differs.",
         },
-        "paths": _paths(),
+        "paths": {path: {**methods, **_parameters(path)} for path, methods in _paths().items()},
         "components": {"schemas": SCHEMAS},
     }
+
+
+def _parameters(path: str) -> dict[str, Any]:
+    """Returns the parameters of a path, if it has any."""
+    names = re.findall(r"\{(\w+)\}", path)
+    found = [{"name": name, "in": "path", "required": True, "schema": _TEXT} for name in names]
+    return {"parameters": found} if found else {}
 
 
 def _paths() -> dict[str, Any]:
