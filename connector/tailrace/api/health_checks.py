@@ -103,7 +103,7 @@ def _servers(facts: dict[str, Any], now: float) -> dict[str, Check]:
             found[name] = _certified(facts, key, now)
         else:
             what = f"{'Kafka' if name == 'kafka' else 'the database'} does not answer: {error['what']}"
-            remedy = error.get("remedy") or "Check the server, the network and the address in the settings."
+            remedy = f"Check that it runs, and its address in the settings. {error.get('remedy') or ''}".strip()
             found[name] = Check(FAIL, what, error.get("why") or "It is down or not reachable.", remedy)
     if servers.get("registry") is not None:
         found["registry"] = Check(

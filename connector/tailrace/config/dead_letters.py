@@ -27,7 +27,7 @@ ReasonName = Annotated[str, AfterValidator(reason_name)]
 
 
 class WebhookSettings(Section):
-    """The webhook that is called for new dead letters."""
+    """The webhook that is called for new dead letters and all other alerts."""
 
     url: WebhookUrl = Field(description="an http or https address", examples=["https://hooks.example.org/tailrace"])
     """Address of the webhook. Its path is treated as a secret."""
