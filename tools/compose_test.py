@@ -147,12 +147,12 @@ def check_monitoring(compose: Compose) -> list[str]:
     return wrong if groups else [*wrong, "Prometheus has no alert rules"]
 
 
-def main() -> int:
+def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="make compose-test", description="Test compose/ in Docker.")
     parser.add_argument("--seconds", type=float, default=30.0, help="how long to write")
     parser.add_argument("--seed", type=int, default=random.randrange(10_000))  # noqa: S311 - a workload, not a secret
     parser.add_argument("--keep", action="store_true", help="leave everything running")
-    given = parser.parse_args()
+    given = parser.parse_args(arguments)
     if not engine_answers():
         sys.stderr.write(NO_ENGINE)
         return UNAVAILABLE

@@ -22,7 +22,15 @@ from tailrace.testkit.stack.containers import KAFKA_IMAGE, MONGO_IMAGE
 VARIABLE = re.compile(r"\$\{([A-Z_]+)(:[-?][^}]*)?\}")
 SERVICES: dict[str, Any] = compose()["services"]
 OURS = [name for name, service in SERVICES.items() if service["image"].startswith("tailrace")]
-SERVED = {"kafka:9092", "postgres:5432", "mongo:27017", "registry:8080", "prometheus:9090", "worker:8083", "projection:8083"}
+SERVED = {
+    "kafka:9092",
+    "postgres:5432",
+    "mongo:27017",
+    "registry:8080",
+    "prometheus:9090",
+    "worker:8083",
+    "projection:8083",
+}
 """The addresses inside the network: the name of a service, and the port that its program listens on."""
 
 
@@ -129,6 +137,20 @@ def test_every_server_has_a_health_check_and_every_dependency_waits_for_it() -> 
                 assert SERVICES[other]["restart"] == "on-failure:5", f"{other} must end"
         if name not in ("mongo-setup", "schemas"):
             assert "test" in service["healthcheck"], name
+
+
+def test_a_service_that_ends_is_awaited_by_one_that_runs() -> None:
+    """Otherwise `up --wait` takes its end for a failure."""
+    ending = {name for name, service in SERVICES.items() if service["restart"] != "unless-stopped"}
+    assert ending == {"mongo-setup", "schemas"}
+    awaited = {
+        other
+        for name, service in SERVICES.items()
+        if name not in ending
+        for other, how in service.get("depends_on", {}).items()
+        if how["condition"] == "service_completed_successfully"
+    }
+    assert awaited == ending
 
 
 def test_ports_are_published_on_the_loopback_interface_only() -> None:
