@@ -50,6 +50,7 @@ LEVELS = {
     "OFF": logging.CRITICAL + 1,
 }
 MAX_LOGGERS = 200
+REPEAT_SECONDS = 60.0
 _NAME = re.compile(r"[A-Za-z_][\w.$-]{0,199}")
 
 _bound: dict[str, object] = {}
@@ -120,6 +121,23 @@ class _Json(logging.Formatter):
         )
 
 
+class _Repetitions(logging.Filter):
+    """Drops what OpenTelemetry repeats with each export while its collector is away, except once a minute."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._logged_at: dict[str, float] = {}
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        if not record.name.startswith("opentelemetry."):
+            return True
+        before = self._logged_at.get(record.name, -REPEAT_SECONDS)
+        if record.created - before < REPEAT_SECONDS:
+            return False
+        self._logged_at[record.name] = record.created
+        return True
+
+
 def configure(*, as_json: bool | None = None, **fields: object) -> None:
     """Sets up logging for the process; `fields` are added to every line, also to those of libraries.
 
@@ -128,6 +146,7 @@ def configure(*, as_json: bool | None = None, **fields: object) -> None:
     """
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(_Json() if is_json(as_json) else _Lines())
+    handler.addFilter(_Repetitions())
     logging.basicConfig(level=logging.WARNING, handlers=[handler], force=True)
     _bound.clear()
     _bound.update(fields)
@@ -186,7 +205,10 @@ def _level_name(number: int) -> str:
 
 
 def _fields(record: logging.LogRecord) -> dict[str, Any]:
-    return {**_bound, **getattr(record, "fields", {})}
+    """The fields of a line. Of an exception only the type: its text may quote a payload."""
+    kind = record.exc_info[0] if record.exc_info else None
+    error = {} if kind is None else {"error": kind.__name__}
+    return {**_bound, **error, **getattr(record, "fields", {})}
 
 
 def _time(record: logging.LogRecord) -> datetime:

@@ -116,6 +116,26 @@ def test_secrets_are_masked_and_control_characters_escaped(stderr: Stream, as_js
     assert len(stderr.getvalue().splitlines()) == 1
 
 
+def test_an_exception_is_named_without_its_text(stderr: Stream) -> None:
+    logs.configure(as_json=True)
+    try:
+        raise ValueError("a payload")
+    except ValueError:
+        logging.getLogger("aiokafka").exception("it failed")
+    (line,) = stderr.objects
+    assert (line["event"], line["error"]) == ("it failed", "ValueError")
+    assert "payload" not in stderr.getvalue()
+
+
+def test_errors_of_opentelemetry_are_not_repeated_with_each_export(stderr: Stream) -> None:
+    logs.configure(as_json=True)
+    for _ in range(3):
+        logging.getLogger("opentelemetry.sdk.trace.export").error("Exception while exporting Span batch.")
+        logging.getLogger("aiokafka").error("again")
+    assert [line["event"] for line in stderr.objects].count("again") == 3
+    assert len(stderr.objects) == 4
+
+
 def test_a_level_changes_for_a_logger_and_those_below_it(stderr: Stream) -> None:
     logs.configure(as_json=True)
     log = StructuredLogger("tailrace.kafka")
