@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 from typing import Any
 
@@ -9,9 +10,11 @@ import httpx2
 import psycopg
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
+from psycopg.conninfo import make_conninfo
 
 from helpers.service import Service
 from helpers.shop import Shop, close_shop, open_shop
+from helpers.tls import HOST, Certificates, TlsFront
 from helpers.users import Users, close_users, open_users
 from helpers.worker import WorkerProcess, Workers, put_pipeline
 from tailrace.testkit.stack import KafkaBroker, MongoServer, PostgresServer, ServerChoice, StackError, wait_until
@@ -290,3 +293,23 @@ def test_a_worker_restarts_a_stalled_pipeline(shop: Shop, workers: Workers, fold
         lambda: [each["alert"] for each in worker.events("alert", shop.name)] == ["stall", "recovery"],
         what="the alerts",
     )
+
+
+def test_the_expiry_of_a_certificate(shop: Shop, workers: Workers, folder: Path, tmp_path: Path) -> None:
+    certificates = Certificates(tmp_path)
+    with TlsFront(certificates.server(), shop.postgres.port, postgres=True) as front:
+        trusted = str(certificates.authority)
+        dsn = make_conninfo(shop.dsn, host=HOST, port=front.port, sslmode="verify-full", sslrootcert=trusted)
+        put_pipeline(folder, shop, source={"postgres": dsn})
+        worker = workers.start(folder)
+        worker.says("running", shop.name)
+        wait_until(
+            lambda: "certificate_expiry_timestamp_seconds" in scrape(worker, shop.name),
+            60,
+            what="the certificate's expiry",
+        )
+        found = scrape(worker, shop.name)["certificate_expiry_timestamp_seconds"]
+        assert found.keys() == {("source",)}
+        # Those of the tests are valid for 30 days.
+        assert found["source",] - time.time() == pytest.approx(30 * 86_400, abs=86_400)
+        worker.stop()
