@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from psycopg.conninfo import make_conninfo
@@ -200,6 +201,9 @@ def test_a_failed_connector_has_a_trace_with_the_remedy(connect: ConnectWorker, 
     status = request.is_in(name, "FAILED")
     assert "remedy:" in status["connector"]["trace"]
     assert status["tasks"][0]["trace"] == status["connector"]["trace"]
+    restarted = request("POST", f"/connectors/{name}/restart?includeTasks=true&onlyFailed=true")
+    assert (restarted.status_code, restarted.json()["connector"]["state"]) == (202, "RESTARTING")
+    request.is_in(name, "FAILED")
     fixed = request("PUT", f"/connectors/{name}/config", config_of(shop))
     assert fixed.status_code == 200, fixed.text
     request.is_in(name, "RUNNING")
@@ -229,3 +233,17 @@ def test_files_cannot_be_changed_but_stopped(workers: Workers, shop: Shop, tmp_p
     assert request("PUT", f"/connectors/{name}/stop").status_code == 204
     request.is_in(name, "STOPPED")
     assert len(request.get(f"/connectors/{name}/offsets")["offsets"]) == 1
+
+
+def test_clients_that_change_the_same_connector_at_once(connect: ConnectWorker, shop: Shop) -> None:
+    request, name = connect.request, shop.name
+    body = {"name": name, "config": config_of(shop), "initial_state": "STOPPED"}
+    with ThreadPoolExecutor(8) as clients:
+        created = list(clients.map(lambda _: request("POST", "/connectors", body).status_code, range(8)))
+        assert sorted(created) == [201] + [409] * 7
+        changes = [{f"kafka.settings.x.{number}": "1"} for number in range(8)]
+        patched = list(clients.map(lambda change: request("PATCH", f"/connectors/{name}/config", change), changes))
+        assert [each.status_code for each in patched] == [200] * 8
+        assert all(f"kafka.settings.x.{number}" in request.get(f"/connectors/{name}/config") for number in range(8))
+        deleted = list(clients.map(lambda _: request("DELETE", f"/connectors/{name}").status_code, range(8)))
+        assert sorted(deleted) == [204] + [404] * 7

@@ -30,6 +30,8 @@ class Connectors:
 
     def __init__(self, manager: PipelineManager) -> None:
         self._manager = manager
+        self._changing = asyncio.Lock()
+        """Changes one after the other, as in Connect: two clients may create the same name or patch the same keys."""
         self._log = StructuredLogger("tailrace.http")
 
     async def names(self, request: Request) -> Response:
@@ -58,7 +60,8 @@ class Connectors:
         target = body.get("initial_state")
         if target is not None and (not isinstance(target, str) or target.upper() not in INITIAL_STATES):
             raise ConnectError(400, f"initial_state is not one of {', '.join(INITIAL_STATES)}")
-        return await self._create(request, str(name), _named(str(name), config), str(target or RUNNING).upper())
+        async with self._changing:
+            return await self._create(request, str(name), _named(str(name), config), str(target or RUNNING).upper())
 
     async def _create(self, request: Request, name: str, config: dict[str, str | None], target: str) -> Response:
         if name not in self._manager.pipelines and self._manager.bootstrap:  # otherwise the manager refuses it
@@ -77,18 +80,21 @@ class Connectors:
         """Creates a connector, or replaces the configuration of one."""
         name = request.path_params["name"]
         config = _named(name, flat_config(await read_object(request)))
-        pipeline = self._manager.pipelines.get(name)
-        if pipeline is None:
-            return await self._create(request, name, config, RUNNING)
-        return await self._update(pipeline, config)
+        async with self._changing:
+            pipeline = self._manager.pipelines.get(name)
+            if pipeline is None:
+                return await self._create(request, name, config, RUNNING)
+            return await self._update(pipeline, config)
 
     async def patch_config(self, request: Request) -> Response:
         """Changes some keys; null deletes a key."""
-        pipeline = self._pipeline(request)
+        self._pipeline(request)
         changes = flat_config(await read_object(request), may_delete=True)
-        merged: dict[str, str | None] = {**shown_config(pipeline), **changes}
-        kept = {key: text for key, text in merged.items() if text is not None}
-        return await self._update(pipeline, _named(pipeline.name, kept))
+        async with self._changing:
+            pipeline = self._pipeline(request)
+            merged: dict[str, str | None] = {**shown_config(pipeline), **changes}
+            kept = {key: text for key, text in merged.items() if text is not None}
+            return await self._update(pipeline, _named(pipeline.name, kept))
 
     async def _update(self, pipeline: ManagedPipeline, config: dict[str, str | None]) -> Response:
         if pipeline.from_topic:  # otherwise the manager refuses it
@@ -97,7 +103,8 @@ class Connectors:
         return json_answer(info_json(updated))
 
     async def delete(self, request: Request) -> Response:
-        await self._manager.delete(self._pipeline(request).name)
+        async with self._changing:
+            await self._manager.delete(self._pipeline(request).name)
         return empty_answer(204)
 
     async def status(self, request: Request) -> Response:
