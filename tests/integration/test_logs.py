@@ -53,7 +53,7 @@ def terminal_log(shop: Shop, *arguments: str) -> str:
         command(shop, *arguments), stdout=subprocess.DEVNULL, stderr=terminal, env=environment(), close_fds=True
     )
     os.close(terminal)
-    shown = b""
+    shown, stopping = b"", False
     deadline = time.monotonic() + SECONDS
     try:
         while time.monotonic() < deadline:
@@ -63,7 +63,8 @@ def terminal_log(shop: Shop, *arguments: str) -> str:
                 shown += os.read(screen, 65536)
             except OSError:
                 break  # the process has ended, and with it the terminal
-            if b"running" in shown and process.poll() is None:
+            if b"running" in shown and not stopping:
+                stopping = True  # a second signal could meet an interpreter that has put back its handlers
                 process.send_signal(signal.SIGTERM)
         assert process.wait(60) == 0, shown
     finally:
