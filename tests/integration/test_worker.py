@@ -169,6 +169,19 @@ def test_a_killed_worker_ends_its_processes_and_the_next_one_resumes(
     assert verdict.ok, verdict
 
 
+def test_the_warm_process_ends_with_the_worker(workers: Workers, folder: Path, shop: Shop) -> None:
+    """Its end makes the kernel stop pipeline processes, also one that does not notice that the worker is gone."""
+    put_pipeline(folder, shop)
+    worker = workers.start(folder)
+    worker.is_in(shop.name, "RUNNING")
+    pid = worker.pid_of(shop.name)
+    others = [each.pid for each in worker.children() if each.pid != pid]
+    with suspended(pid):
+        worker.kill()
+        wait_until(lambda: all(map(is_dead, others)), what="the end of the warm process")
+    wait_until(lambda: is_dead(pid), what="the end of the pipeline process")
+
+
 def test_a_killed_process_is_restarted(workers: Workers, folder: Path, shop: Shop) -> None:
     put_pipeline(folder, shop)
     worker = workers.start(folder)

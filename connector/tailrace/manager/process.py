@@ -16,6 +16,7 @@ import threading
 import time
 import traceback
 from dataclasses import asdict, dataclass, field
+from multiprocessing import forkserver, resource_tracker
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -40,6 +41,8 @@ EXIT_SECONDS = 4.0
 """SIGTERM ends the process within this time. Exiting without the last commit is safe: the next start publishes it."""
 SEND_SECONDS = 20.0
 """A worker that reads no report for this long counts as gone."""
+ALARM_SECONDS = 120
+"""If this thread does not run for so long, the kernel ends the process, even if its worker is gone."""
 COMMAND_BYTES = 1 << 16
 EXIT_BUG = 70
 _PR_SET_PDEATHSIG = 1
@@ -80,6 +83,12 @@ def die_with_parent() -> None:
         set_option(_PR_SET_PDEATHSIG, signal.SIGTERM)
     if os.getppid() != parent:
         sys.exit(0)
+    # The warm process ends when nobody can ask it for processes any more; this one got that right from the worker.
+    for holder, name in ((forkserver._forkserver, "_forkserver_alive_fd"), (resource_tracker._resource_tracker, "_fd")):
+        inherited = getattr(holder, name, None)
+        if isinstance(inherited, int):
+            os.close(inherited)
+            setattr(holder, name, None)
 
 
 class PipelineMain:
@@ -123,6 +132,7 @@ class PipelineMain:
                 self._receive()
             self._wakeup.clear()
             self._send()
+            signal.alarm(ALARM_SECONDS)
         self._send()
         return ended[0] if ended else EXIT_BUG
 

@@ -7,7 +7,6 @@ input, and an empty working folder that is deleted afterwards. It ends with the 
 from __future__ import annotations
 
 import asyncio
-import ctypes
 import multiprocessing
 import os
 import signal
@@ -20,9 +19,9 @@ from multiprocessing.context import ForkServerProcess
 from pathlib import Path
 from typing import NoReturn
 
+from tailrace.manager.process import die_with_parent
 from tailrace.manager.spawn import WarmProcess
 
-PR_SET_PDEATHSIG = 1
 READ_BYTES = 65_536
 """Unread output of a command; then it waits."""
 GRACE_SECONDS = 12.0
@@ -102,7 +101,7 @@ async def _reader(connection: Connection) -> StreamReader:
 
 def _main(run: Run, words: list[str], folder: str, out: Connection, err: Connection) -> NoReturn:
     """The main function of the process."""
-    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
+    die_with_parent()
     os.setsid()
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     signal.signal(signal.SIGINT, signal.default_int_handler)
