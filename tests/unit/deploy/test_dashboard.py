@@ -17,7 +17,10 @@ NOT_SHOWN = {"pipeline_process_start_time_seconds", "outbox_retry_delay_seconds"
 """Metrics that need no panel."""
 
 
-@pytest.mark.parametrize(("title", "query"), list(dashboard_queries()))
+QUERIES = list(dashboard_queries())
+
+
+@pytest.mark.parametrize(("title", "query"), QUERIES, ids=[title for title, _ in QUERIES])
 def test_every_metric_and_label_exists(title: str, query: str) -> None:
     assert not unknown_in(query), title
 
