@@ -43,6 +43,17 @@ _TEXT = {"type": "string"}
 _OPTIONAL_TEXT = {"type": ["string", "null"]}
 _OPTIONAL_NUMBER = {"type": ["number", "null"]}
 _OPTIONAL_INTEGER = {"type": ["integer", "null"]}
+_PIPELINES = {
+    "type": "object",
+    "properties": {
+        "pipelines": {"type": "array", "items": {"$ref": "#/components/schemas/Pipeline"}},
+        "problems": {
+            "type": "array",
+            "description": "Files and records with a mistake, so that they are no pipelines.",
+            "items": {"$ref": "#/components/schemas/Error"},
+        },
+    },
+}
 _SCHEMAS: dict[str, Any] = {
     "Error": {
         "type": "object",
@@ -105,7 +116,7 @@ _SCHEMAS: dict[str, Any] = {
 def document(operations: Sequence[Operation]) -> dict[str, Any]:
     """Returns the whole document."""
     paths: dict[str, Any] = {
-        "/api/v1/pipelines": {"get": _get("List the pipelines of this worker.", "pipelines", _list_of("Pipeline"))},
+        "/api/v1/pipelines": {"get": _get("List the pipelines of this worker.", "pipelines", _PIPELINES)},
         "/api/v1/pipelines/{name}": {"get": _get("Show one pipeline.", "pipeline", _ref("Pipeline"), _NAME)},
         "/api/v1/jobs": {"get": _get("List the jobs, newest first, without their results.", "jobs", _list_of("Job"))},
         "/api/v1/jobs/{job_id}": {
@@ -192,14 +203,18 @@ def _get(summary: str, name: str, schema: dict[str, Any], *parameters: dict[str,
     errors = {"400": "The request is wrong.", "404": "There is no such pipeline, job, event or dead letter.",
               "409": "It is not possible in the present state.", "503": "A server is unavailable, or busy.",
               "500": "A bug."}  # fmt: skip
+    responses: dict[str, Any] = {
+        "200": {"description": "The result.", "content": _json(schema)},
+        **{status: {"description": text, "content": _json(_ref("Error"))} for status, text in errors.items()},
+    }
+    # The server itself answers a request line of more than 64 kB, or one that is not HTTP.
+    responses["400"]["content"]["text/plain"] = {"schema": _TEXT}
+    responses["413"] = {"description": "The body is too large.", "content": _json({"type": "object"})}
     return {
         "operationId": name.replace(" ", "_"),
         "summary": summary,
         "parameters": list(parameters),
-        "responses": {
-            "200": {"description": "The result.", "content": _json(schema)},
-            **{status: {"description": text, "content": _json(_ref("Error"))} for status, text in errors.items()},
-        },
+        "responses": responses,
     }
 
 

@@ -16,8 +16,8 @@ Kind = Literal["string", "integer", "number", "boolean", "content"]
 """`content`: the content of a file, such as a plan. In the API it is a JSON value, never a path."""
 PIPELINE = "<pipeline>"
 """Stands for the settings file of the pipeline in the order of a command's arguments."""
-MAX_TEXT = 10_000
-MAX_VALUES = 10_000
+MAX_TEXT = 2000
+MAX_VALUES = 500
 
 Value = str | int | float | bool | list[str]
 

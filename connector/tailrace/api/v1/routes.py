@@ -89,7 +89,8 @@ class JsonApi:
 
     async def _list(self, _: Request) -> Response:
         pipelines = sorted(self._manager.pipelines.values(), key=lambda each: each.name)
-        return answer({"pipelines": [pipeline_json(each) for each in pipelines]})
+        problems = [{"where": where, **error_json(error)} for where, error in sorted(self._manager.problems.items())]
+        return answer({"pipelines": [pipeline_json(each) for each in pipelines], "problems": problems})
 
     async def _show(self, request: Request) -> Response:
         return answer(pipeline_json(self._pipeline(request), full=True))

@@ -31,9 +31,9 @@ def of(kind: Kind, **more: Any) -> Parameter:
         (of("string"), None),
         (of("string"), "a\0b"),
         (of("string"), "\ud800"),
-        (of("string"), "x" * 10_001),
+        (of("string"), "x" * 2001),
         (of("string", repeatable=True), ["a", 5]),
-        (of("string", repeatable=True), ["a"] * 10_001),
+        (of("string", repeatable=True), ["a"] * 501),
     ],
 )
 def test_values_of_other_types_are_refused(parameter: Parameter, given: object) -> None:
