@@ -104,6 +104,7 @@ bench: $(FETCHED) ## Measure drain rate, CPU, memory and latency next to bare re
 	@$(BIN)/python -m benchmarks.projections
 	@$(BIN)/python -m benchmarks.verify
 	@$(BIN)/python -m benchmarks.outbox_writer
+	@$(BIN)/python -m benchmarks.metrics
 	@$(BIN)/python -m benchmarks.worker
 
 clean: ## Remove the virtual environment and all caches

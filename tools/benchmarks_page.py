@@ -101,6 +101,14 @@ what a process has alone ({worker_at}):
 Each further pipeline needs {worker_further:.0f} MB. The rest is the worker process and the warm process from which
 pipeline processes are forked.
 
+## Metrics
+
+`python -m benchmarks.{metrics_module}` drains the same backlog with metrics, probe and watchdog, and without them, in
+turns. A drain is bound by the processor, so the CPU time says what they cost; rates vary more than that from round to
+round. Median of {metrics_rounds} rounds ({metrics_at}); at most {metrics_allowed} is allowed:
+
+{metrics}
+
 ## Outbox writer
 
 `python -m benchmarks.{writer_module}` adds events with `outbox.add` and, in turns on the same connection, with the
@@ -143,7 +151,7 @@ def _marked_rate(database: str, steady: dict[str, Any]) -> str:
 def page() -> str:
     drain, mongo, schemas, letters = result("latest"), result("mongo"), result("schemas"), result("dead_letters")
     projections, verify, writer = result("projections"), result("verify"), result("outbox_writer")
-    marks, worker = result("marks"), result("worker")
+    marks, worker, metrics = result("marks"), result("worker"), result("metrics")
     marked = {"Postgres": marks, **({"MongoDB": marks["mongo"]} if "mongo" in marks else {})}
     sizes = {each["events"]: each["payload_bytes"] for each in schemas["drain"]}
     text = PAGE.format(
@@ -247,6 +255,24 @@ def page() -> str:
                     f"{w['worker_pss_mb']:.0f} MB",
                 )
                 for w in worker["measured"]
+            ),
+        ),
+        metrics_module="metrics",
+        metrics_rounds=len(metrics["drain"][0]["rounds"][0]),
+        metrics_at=metrics["at"][:10],
+        metrics_allowed=percent(metrics["allowed"]),
+        metrics=table(
+            "backlog | events/s | without | CPU s per million | without | cost",
+            (
+                (
+                    f"{m['events']:,} events, {m['shape']}",
+                    count(m["events_per_s"]),
+                    count(m["without_events_per_s"]),
+                    f"{m['cpu_s_per_million']:.1f}",
+                    f"{m['without_cpu_s_per_million']:.1f}",
+                    f"{m['cost'] * 100:.1f} %",
+                )
+                for m in metrics["drain"]
             ),
         ),
         writer_module="outbox_writer",

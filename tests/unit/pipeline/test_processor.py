@@ -120,3 +120,16 @@ def test_decorations_apply_to_records_and_dead_letters_one_after_the_other() -> 
         [("first", f"0/1:{at}"), ("second", f"0/1:{at}")] for at in (1, 2, 3)
     ]
     assert batch.other_records == 0
+
+
+def test_validation_is_measured_for_one_row_of_each_chunk() -> None:
+    measured: list[float] = []
+    timed = processor(validated=measured.append)
+    batch = Batch(None)  # type: ignore[arg-type]
+    timed.process(rows("a", "b", "c"), batch)
+    timed.process(rows("invalid", "d"), batch)
+    timed.process([], batch)
+    assert len(measured) == 2
+    assert all(seconds >= 0 for seconds in measured)
+    assert [record.value for record in batch.records if record.topic == "orders"] == [b"a", b"b", b"c", b"d"]
+    assert batch.dead_letters == 1

@@ -34,7 +34,17 @@ from helpers.webhook import (
     status,
 )
 from tailrace.testkit.stack import wait_until
-from tailrace.worker.alerts import LONGEST_TYPE, MAX_PAIRS, OTHER, Alert, AlertCounter
+from tailrace.worker.alerts import (
+    LONGEST_TYPE,
+    MAX_PAIRS,
+    OTHER,
+    RECOVERY,
+    STALL,
+    Alert,
+    AlertCounter,
+    Alerts,
+)
+from tailrace.worker.logs import StructuredLogger
 
 
 class TestAlertCounter:
@@ -244,3 +254,63 @@ class TestClosing:
         alerts.close(SLACK)
         assert [line["dead_letters"] for line in lines(caplog, "webhook missed alerts")] == [1]
         assert len(hook.calls) == 2
+
+
+class TestNotices:
+    def test_a_notice_is_logged_and_sent_at_once(
+        self, start: Start, hook: Hook, clock: HandClock, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        start(hook.port).notify(STALL, "nothing moves", why="It is blocked.", remedy="Restart it.")
+        clock.settle()
+        assert hook.calls == [
+            {
+                "pipeline": "orders",
+                "alert": "stall",
+                "what": "nothing moves",
+                "why": "It is blocked.",
+                "remedy": "Restart it.",
+                "at": "2023-11-14T22:30:00.000+00:00",
+            }
+        ]
+        assert [line["alert"] for line in lines(caplog, "alert")] == ["stall"]
+
+    def test_a_notice_waits_for_a_webhook_that_fails_and_the_latest_of_a_kind_counts(
+        self, start: Start, hook: Hook, clock: HandClock
+    ) -> None:
+        hook.answer = status(500)
+        alerts = start(hook.port)
+        alerts.notify(STALL, "first")
+        clock.settle()
+        alerts.notify(RECOVERY, "it runs")
+        alerts.notify(STALL, "second")
+        hook.answer = status(204)
+        clock.move(120)
+        assert [(call["alert"], call["what"]) for call in hook.calls] == [
+            ("stall", "first"),
+            ("recovery", "it runs"),
+            ("stall", "second"),
+        ]
+
+    def test_a_refused_notice_is_not_repeated(self, start: Start, hook: Hook, clock: HandClock) -> None:
+        hook.answer = status(400)
+        start(hook.port).notify(STALL, "first")
+        clock.move(600)
+        assert len(hook.calls) == 1
+
+    def test_closing_sends_what_is_left_or_says_so(
+        self, start: Start, hook: Hook, clock: HandClock, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        hook.answer = status(500)
+        alerts = start(hook.port)
+        alerts.notify(STALL, "first")
+        clock.settle()
+        alerts.close(SLACK)
+        assert [line["notices"] for line in lines(caplog, "webhook missed alerts")] == [1]
+
+    def test_every_alert_is_counted_by_kind(self, hook: Hook, clock: HandClock) -> None:
+        raised: list[str] = []
+        alerts = Alerts("orders", StructuredLogger(), None, dead_letter_topic="x", clock=clock, raised=raised.append)
+        alerts.notify(STALL, "first")
+        alerts.dead_lettered(*A, 5)
+        alerts.close(SLACK)
+        assert raised == ["stall", "dead_letters"]
