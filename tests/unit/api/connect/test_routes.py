@@ -79,6 +79,25 @@ def test_methods(client: TestClient) -> None:
     error(client.get("/connectors/x/nothing"), 404)
 
 
+def test_a_path_may_end_with_a_slash(client: TestClient, manager: Manager) -> None:
+    manager.add("orders", CONFIG)
+    for path in (
+        "/connectors",
+        "/connectors/orders",
+        "/connectors/orders/status",
+        "/connector-plugins",
+        "/admin/loggers",
+    ):
+        answer = client.get(f"{path}/", follow_redirects=False)  # not every client follows them
+        assert answer.status_code == 200
+        assert answer.json() == client.get(path).json()
+
+
+def test_null_is_not_a_value(client: TestClient) -> None:
+    answer = client.post("/connectors", json={"name": "a", "config": {**CONFIG, "on_invalid": None}})
+    assert "Null value can not be supplied" in error(answer, 400)
+
+
 NAMED = [
     ("GET", ""), ("DELETE", ""), ("GET", "/config"), ("PATCH", "/config"), ("GET", "/status"), ("POST", "/restart"),
     ("PUT", "/pause"), ("PUT", "/resume"), ("PUT", "/stop"), ("GET", "/tasks"), ("GET", "/tasks-config"),
