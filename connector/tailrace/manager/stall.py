@@ -2,7 +2,7 @@
 
 A pipeline that waits for a known reason is not stalled. While Kafka is slow, the publisher's thread gives signs of life
 and ends its wait itself; the pipeline is then RETRYING. A database that works for the reader (`busy`) is no stall
-either: a restart would make it begin again.
+either: a restart would make it begin again. The same applies to the first read of existing rows.
 """
 
 from __future__ import annotations
@@ -11,11 +11,13 @@ from dataclasses import dataclass
 
 from tailrace.errors import PipelineStalled
 from tailrace.pipeline.recorder import RELEASING
-from tailrace.positions.base import Position
+from tailrace.positions.base import Position, is_streaming
 from tailrace.worker.metrics import Liveness
 
 RELEASE_FACTOR = 10
 """Releasing parked keys reads a topic of any length before it gives the next sign of life."""
+FIRST_READ_SECONDS = 7200.0
+"""While existing rows are read, the database may sort a large table for up to an hour before the first row comes."""
 REMEDY = "Nothing is lost: after a restart it continues at its stored position. A worker restarts it by itself."
 DOING = {
     "reading": "It waits for the database.",
@@ -60,17 +62,19 @@ class StallDetector:
         self._reader = 0.0 if alive.reader_at != self._reader_at else self._reader + passed
         waits = alive.publisher_busy and alive.publisher_at == self._publisher_at
         self._publisher = self._publisher + passed if waits else 0.0
-        if seen.position is not self._position or seen.behind is False or seen.busy:
+        streaming = is_streaming(seen.position)
+        if seen.position is not self._position or seen.behind is False or seen.busy or not streaming:
             self._unmoved = 0.0
         elif alive.publisher_busy:
             pass  # it waits for Kafka within its own time limit
         elif seen.behind:
             self._unmoved += passed
         self._reader_at, self._publisher_at, self._position = alive.reader_at, alive.publisher_at, seen.position
-        return self._stalled(alive.phase)
+        patience = self._bound * (RELEASE_FACTOR if alive.phase == RELEASING else 1)
+        return self._stalled(alive.phase, patience if streaming else max(patience, FIRST_READ_SECONDS))
 
-    def _stalled(self, phase: str) -> PipelineStalled | None:
-        if self._reader > self._bound * (RELEASE_FACTOR if phase == RELEASING else 1):
+    def _stalled(self, phase: str, patience: float) -> PipelineStalled | None:
+        if self._reader > patience:
             return PipelineStalled(
                 f"the reading thread has not moved for {self._reader:.0f} s",
                 why=DOING.get(phase, ""),

@@ -7,12 +7,13 @@ from dataclasses import replace
 import pytest
 
 from tailrace.errors import PipelineStalled
-from tailrace.manager.stall import RELEASE_FACTOR, Sighting, StallDetector
+from tailrace.manager.stall import FIRST_READ_SECONDS, RELEASE_FACTOR, Sighting, StallDetector
 from tailrace.pipeline.recorder import PROCESSING, READING, RELEASING
-from tailrace.positions.postgres import LogIdentity, LsnPosition
+from tailrace.positions.postgres import LogIdentity, LsnPosition, TableRead
 from tailrace.worker.metrics import Liveness
 
 POSITION = LsnPosition(LogIdentity("1", 1, "shop", "s", "public.outbox", "x"), 1, 1)
+FIRST_READ = replace(POSITION, table_read=TableRead("1:1:"))
 BOUND = 10.0
 
 
@@ -71,6 +72,7 @@ def test_nothing_arrives_while_the_log_moves() -> None:
         (BUSY, "rp", {"behind": True}),  # Kafka is slow
         (replace(RUNNING, running=False), "", {"behind": True}),  # RETRYING, or starting
         (replace(RUNNING, phase=RELEASING), "", {}),  # it reads a long topic
+        (RUNNING, "", {"behind": True, "position": FIRST_READ}),  # the database sorts a large table
     ],
 )
 def test_no_stall(alive: Liveness, beats: str, seen: dict[str, object]) -> None:
@@ -79,6 +81,10 @@ def test_no_stall(alive: Liveness, beats: str, seen: dict[str, object]) -> None:
 
 def test_even_a_release_ends() -> None:
     assert watch(int(BOUND * RELEASE_FACTOR) + 5, replace(RUNNING, phase=RELEASING)) is not None
+
+
+def test_even_a_first_read_ends() -> None:
+    assert watch(int(FIRST_READ_SECONDS) + 5, RUNNING, position=FIRST_READ) is not None
 
 
 def test_progress_of_any_size_counts() -> None:
