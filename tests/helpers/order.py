@@ -19,6 +19,8 @@ LONG = (
     "test_examples.py",
     "test_archive.py",
     "test_resources.py",
+    "test_worker_kills.py",
+    "faults/test_worker.py",
     "test_deploy_shop.py",
     "test_deploy_image.py",
 )

@@ -23,6 +23,9 @@ from tailrace.testkit.stack import StackError, wait_until
 from tailrace.testkit.stack.ports import free_port
 from tailrace.testkit.topic_reader import RecordReader, consumed_records
 
+ORDER = '{"order": "1", "revision": 1, "amount": 1, "currency": "EUR"}'
+"""A valid payload of a shop."""
+
 
 class WorkerProcess:
     """One `tailrace worker` process, its log in a file."""
@@ -142,6 +145,14 @@ class Workers:
 
 
 @pytest.fixture
+def pipelines(tmp_path: Path) -> Path:
+    """The folder of a worker, empty."""
+    found = tmp_path / "pipelines"
+    found.mkdir()
+    return found
+
+
+@pytest.fixture
 def workers(tmp_path: Path) -> Iterator[Workers]:
     found = Workers(tmp_path / "worker-logs")
     yield found
@@ -198,3 +209,21 @@ def caught_up(shop: Shop, timeout: float = 120) -> OracleVerdict:
             what=f"all events of {shop.name}",
         )
     return shop.verdict()
+
+
+def published(shop: Shop, event: str, timeout: float = 120) -> None:
+    """Waits until an event is published, and checks that all are published once."""
+    wait_until(lambda: event in {each.id for each in shop.published()}, timeout, what=f"the event {event}")
+    ids = [each.id for each in shop.published()]
+    assert len(ids) == len(set(ids))
+
+
+@contextmanager
+def writing(shop: Shop) -> Iterator[None]:
+    """Writes transactions meanwhile."""
+    writer = shop.writer()
+    writer.start(rate=100)
+    try:
+        yield
+    finally:
+        writer.stop()
