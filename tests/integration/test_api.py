@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import httpx2
 import psycopg
 import pytest
 
@@ -222,6 +223,11 @@ def test_jobs_are_listed_stopped_and_killed(workers: Workers, folder: Path, shop
     assert api.job(f"/pipelines/{shop.name}/verify", {"wait": 0})["result"]["not_yet"] == 1
     assert api.get("/jobs/none", status=404)["code"] == "JobUnknown"
     assert api.call("DELETE", "/jobs/none").status_code == 404
+    assert api.worker.stop() == 0
+    after = serve(workers.start(folder))
+    wait_until(lambda: _answers(after), 60, what="the next worker")
+    lost = after.get(f"/jobs/{killed['id']}", status=404)
+    assert "Start the operation again" in lost["remedy"]
 
 
 def test_bad_requests_have_clear_answers(workers: Workers, folder: Path, shop: Shop) -> None:
@@ -261,6 +267,13 @@ def test_bad_requests_have_clear_answers(workers: Workers, folder: Path, shop: S
 
 def _given(method: str, query: dict[str, Any] | None) -> dict[str, Any]:
     return {"body": query} if method == "POST" else (query or {})
+
+
+def _answers(api: Api) -> bool:
+    try:
+        return bool(api.get("/pipelines"))
+    except httpx2.TransportError:
+        return False
 
 
 def _exit_code(api: Api, name: str) -> int:

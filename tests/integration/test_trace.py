@@ -241,6 +241,7 @@ def test_a_worker_finds_an_event_in_any_of_its_pipelines(
         assert shown["records"][0]["payload"] == json.loads(good(1))
         assert api.get(f"/pipelines/{shop.name}/events/{user}", status=404)["code"] == "EventUnknown"
         assert api.get("/events/none", status=404)["code"] == "EventUnknown"
+        assert "knows an event a/b" in api.get("/events/a%2Fb", status=404)["what"]
         refused = api.get(f"/events/{order}", status=400, projection="postgresql://elsewhere/x")
         assert "no parameter 'projection'" in refused["what"]
     finally:

@@ -15,7 +15,7 @@ from tailrace.api.v1 import answers, openapi
 from tailrace.api.v1.answers import answer, error_json, job_json, refusal, result_of
 from tailrace.api.v1.command_stream import CommandResponse, output_of, read_call
 from tailrace.api.v1.event_stream import EventStream, EventStreamResponse
-from tailrace.api.v1.jobs import Job, Jobs
+from tailrace.api.v1.jobs import SHORT_AT_ONCE, Job, Jobs
 from tailrace.api.v1.operation import Operation
 from tailrace.api.v1.pipelines import pipeline_json, pipeline_state
 from tailrace.api.v1.plans import Plans
@@ -79,8 +79,9 @@ class JsonApi:
         yield Route("/pipelines/{name}/command", self._run_command, methods=["POST"])
         for each in self._operations:
             if each.name == openapi.TRACE:
-                yield Route(f"/pipelines/{{name}}/events/{{{EVENT_ID}}}", self._trace(each), methods=["GET"])
-                yield Route(f"/events/{{{EVENT_ID}}}", self._trace_everywhere(each), methods=["GET"])
+                # An id may contain slashes.
+                yield Route(f"/pipelines/{{name}}/events/{{{EVENT_ID}:path}}", self._trace(each), methods=["GET"])
+                yield Route(f"/events/{{{EVENT_ID}:path}}", self._trace_everywhere(each), methods=["GET"])
             else:
                 yield Route(f"/pipelines/{{name}}/{each.path}", self._call(each), methods=[each.method])
 
@@ -132,8 +133,15 @@ class JsonApi:
         async def trace(request: Request) -> Response:
             event_id = request.path_params[EVENT_ID]
             given = from_query(request, operation, {EVENT_ID: event_id})
-            jobs = [self._submit(operation, each, given) for each in self._manager.pipelines.values()]
-            await asyncio.gather(*(job.ended.wait() for job in jobs))
+            places = asyncio.Semaphore(SHORT_AT_ONCE)
+
+            async def ask(pipeline: ManagedPipeline) -> Job:
+                async with places:  # however many pipelines there are, the queue is not filled
+                    job = self._submit(operation, pipeline, given)
+                    await job.ended.wait()
+                    return job
+
+            jobs = await asyncio.gather(*map(ask, list(self._manager.pipelines.values())))
             found: dict[str, Any] = {"id": event_id, "found": [], "errors": {}}
             for job in jobs:
                 outcome = job.outcome
@@ -167,7 +175,9 @@ class JsonApi:
     async def _stop_job(self, request: Request) -> Response:
         return answer(job_json(await self.jobs.stop(request.path_params["job_id"])))
 
-    async def _follow(self, _: Request) -> Any:  # noqa: ANN401 - any ASGI application is a response
+    async def _follow(self, request: Request) -> Any:  # noqa: ANN401 - any ASGI application is a response
+        if request.method == "HEAD":
+            return Response(media_type="text/event-stream")
         return EventStreamResponse(self.stream)
 
     def _pipeline(self, request: Request) -> ManagedPipeline:
