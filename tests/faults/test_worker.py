@@ -8,6 +8,8 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+import psutil
+
 from helpers.shop import Shop, close_shop, open_shop
 from helpers.stack import is_dead
 from helpers.worker import ORDER, Workers, caught_up, published, put_pipeline, suspended, writing
@@ -45,6 +47,21 @@ def test_the_warm_process_ends_with_the_worker(workers: Workers, pipelines: Path
         worker.kill()
         wait_until(lambda: all(map(is_dead, others)), what="the end of the warm process")
     wait_until(lambda: is_dead(pid), what="the end of the pipeline process")
+
+
+def test_a_killed_warm_process_is_replaced(workers: Workers, pipelines: Path, shop: Shop) -> None:
+    put_pipeline(pipelines, shop)
+    worker = workers.start(pipelines)
+    worker.is_in(shop.name, "RUNNING")
+    with writing(shop):
+        wait_until(lambda: len(shop.published()) > 50, what="published events")
+        pid = worker.pid_of(shop.name)
+        os.kill(psutil.Process(pid).ppid(), signal.SIGKILL)
+        wait_until(lambda: is_dead(pid), what="the end of the pipeline process")
+        worker.says("process started", shop.name, times=2)
+        worker.is_in(shop.name, "RUNNING")
+    verdict = caught_up(shop)
+    assert verdict.ok, verdict
 
 
 def test_a_killed_process_is_restarted(workers: Workers, pipelines: Path, shop: Shop) -> None:
