@@ -22,7 +22,7 @@ from helpers.users import Users
 from helpers.webhook import HandClock, Hook
 from tailrace.testkit.stack import KafkaBroker, PostgresServer, ServerChoice, wait_until
 
-BOUND = 4
+BOUND = 5
 START = """
 import os, threading, time
 def is_blocked():
@@ -144,7 +144,7 @@ def test_a_broker_that_hangs_is_no_stall(postgres: PostgresServer, tmp_path: Pat
         try:
             # Kafka's client waits three times as long as the bound before it gives up.
             shop.configure(
-                kafka={"settings": {"transaction.timeout.ms": 15_000, "message.timeout.ms": 3 * BOUND * 1000}},
+                kafka={"settings": {"transaction.timeout.ms": 20_000, "message.timeout.ms": 3 * BOUND * 1000}},
                 limits={"stall_timeout": BOUND},
                 source={"link_timeout": 2},
             )
@@ -190,14 +190,14 @@ def test_a_database_that_hangs_is_no_stall(kafka: KafkaBroker, tmp_path: Path) -
 def test_an_idle_or_suspended_pipeline_is_no_stall(shop: Shop) -> None:
     """The bound passes without an event, then while the process is suspended, and while only others write."""
     shop.execute("CREATE TABLE filler (t text)")
-    shop.configure(limits={"stall_timeout": 1}, source={"link_timeout": 1})
+    shop.configure(limits={"stall_timeout": BOUND}, source={"link_timeout": 2})
     connector = shop.start()
-    passing(3)
+    passing(BOUND + 2)
     connector.process.send_signal(signal.SIGSTOP)
-    passing(5)
+    passing(BOUND + 2)
     connector.process.send_signal(signal.SIGCONT)
     before = shop.positions()[-1].lsn
-    for _ in range(4):
+    for _ in range(BOUND + 2):
         shop.execute(FILLER)
         passing(1)
     wait_until(lambda: shop.positions()[-1].lsn > before, what="a position behind the other writes")
