@@ -260,6 +260,8 @@ def test_bad_requests_have_clear_answers(workers: Workers, folder: Path, shop: S
     assert "no parameter 'folder'" in refused(
         "POST", f"/pipelines/{name}/command", 400, {"command": "schemas list", "parameters": {"folder": "/etc"}}
     )
+    paths = {"command": "dlq redrive", "parameters": {"ids": ["0-0"], "payload": "/etc/hostname"}}
+    assert "never a path" in refused("POST", f"/pipelines/{name}/command", 400, paths)
     escaping = {"command": "replay plan", "parameters": {}, "output": "../../etc/x"}
     assert "cannot be the name" in refused("POST", f"/pipelines/{name}/command", 400, escaping)
     assert api.call("POST", f"/pipelines/{name}/verify", b"x" * 2_000_000).status_code == 413

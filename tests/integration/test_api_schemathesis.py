@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import subprocess
 import sys
@@ -55,9 +54,18 @@ expected-statuses = ["2xx", "3xx", "4xx", "503"]
             timeout=SECONDS + 300,
         )
     assert done.returncode == 0, output.read_text()[-8000:]
-    # The worker is well, and nothing was published twice.
+    # The worker is well. The requests have started operations, such as a recovery that was then stopped: it is completed.
     assert worker.running
-    assert json.loads(json.dumps(api.get("/pipelines")))["pipelines"]
+    for job in api.get("/jobs")["jobs"]:
+        if job["state"] in ("QUEUED", "RUNNING"):
+            assert api.call("DELETE", f"/jobs/{job['id']}").status_code == 200
+    api.post(f"/pipelines/{shop.name}/stop")
+    api.is_in(shop.name, "STOPPED")
+    wait_until(
+        lambda: api.get(f"/pipelines/{shop.name}/status")["state"] != "RUNNING", 60, what="the end of the pipeline"
+    )
+    api.job(f"/pipelines/{shop.name}/recover/apply", {"force": True})
     api.post(f"/pipelines/{shop.name}/start")
     api.is_in(shop.name, "RUNNING")
-    assert not worker.events("bug"), worker.log
+    assert {each.id for each in shop.published()} == {event}
+    assert api.job(f"/pipelines/{shop.name}/verify")["result"]["missing"] == 0

@@ -44,6 +44,12 @@ def test_no_parameter_is_a_path() -> None:
     assert not any(given.name in WITHHELD for each in operations() for given in each.parameters)
 
 
+def test_clients_cannot_name_files_modules_or_servers_of_the_worker() -> None:
+    never = {"bootstrap", "kafka_setting", "folder", "consumers", "projection", "output", "settings", "edit"}
+    assert never <= WITHHELD.keys()
+    assert not never & {given.name for each in operations() for given in each.parameters}
+
+
 def test_types_defaults_and_bounds_come_from_the_command() -> None:
     limit = operation("dlq list").parameter("limit")
     assert (limit.kind, limit.default, limit.minimum, limit.maximum) == ("integer", 100, 1, 10_000)

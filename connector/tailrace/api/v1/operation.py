@@ -38,6 +38,8 @@ class Parameter:
 
     def checked(self, given: object) -> Value:
         """Returns a value from JSON; raises ConfigError if it has another type or is out of range."""
+        if self.kind == "content":
+            raise self._invalid("is the content of a file, never a path on the worker")
         if self.repeatable:
             values = given if isinstance(given, list) else [given]
             if len(values) > MAX_VALUES:

@@ -28,6 +28,7 @@ def of(kind: Kind, **more: Any) -> Parameter:
         (of("boolean"), "true"),
         (of("boolean"), 1),
         (of("string"), 5),
+        (of("content"), "/etc/hostname"),
         (of("string"), None),
         (of("string"), "a\0b"),
         (of("string"), "\ud800"),
