@@ -61,9 +61,8 @@ def _masked_map(key: str, text: str) -> str:
         return MASK
     if not isinstance(found, dict):
         return MASK
-    return json.dumps(
-        {name: masked_value(f"{key}.{name}", v) if isinstance(v, str) else v for name, v in found.items()}
-    )
+    shown = {name: masked_value(f"{key}.{name}", v) if isinstance(v, str) else v for name, v in found.items()}
+    return text if shown == found else json.dumps(shown)
 
 
 def unmasked(config: FlatConfig, stored: FlatConfig) -> tuple[dict[str, str | None], list[KeyProblem]]:

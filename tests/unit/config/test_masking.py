@@ -30,6 +30,7 @@ STORED = {
         ("database.sslpassword", "hunter2", "***"),
         ("kafka.settings.sasl.password", "hunter2", "***"),
         ("kafka.settings", '{"sasl.password": "hunter2", "linger.ms": 5}', '{"sasl.password": "***", "linger.ms": 5}'),
+        ("kafka.settings", '{"linger.ms" : "5"}', '{"linger.ms" : "5"}'),
         ("kafka.settings", "{sasl.password: hunter2}", "***"),
         ("kafka.settings", "[hunter2]", "***"),
         ("producer.override.sasl.jaas.config", 'x password="hunter2";', "***"),
