@@ -54,7 +54,7 @@ expected-statuses = ["2xx", "3xx", "4xx", "503"]
             timeout=SECONDS + 300,
         )
     assert done.returncode == 0, output.read_text()[-8000:]
-    # The worker is well. The requests have started operations, such as a recovery that was then stopped: it is completed.
+    # The worker is well. The requests have started operations, such as a recovery that was stopped: it is completed.
     assert worker.running
     for job in api.get("/jobs")["jobs"]:
         if job["state"] in ("QUEUED", "RUNNING"):
