@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import logging
-import shutil
 import subprocess
 import uuid
 from pathlib import Path
@@ -12,38 +10,12 @@ from typing import Self
 
 import httpx2
 
-from helpers.fetched import _kept
+from helpers.fetched import connect_jars
 from tailrace.testkit.stack import KafkaBroker, wait_until
-from tailrace.testkit.stack.kafka_local import KAFKA, java, maven_repositories
+from tailrace.testkit.stack.kafka_local import java
 from tailrace.testkit.stack.ports import free_port
 
 FILE_SOURCE = "org.apache.kafka.connect.file.FileStreamSourceConnector"
-ENDPOINT = "+".join(
-    [
-        f"org.apache.kafka:connect-runtime:{KAFKA}",
-        f"org.apache.kafka:connect-file:{KAFKA}",
-        "org.slf4j:slf4j-simple:1.7.36",
-    ]
-)
-
-
-def connect_jars() -> Path:
-    """Returns the folder with the jars of Kafka Connect, fetched the first time."""
-
-    def fill(folder: Path) -> None:
-        from jgo.env import EnvironmentBuilder, LinkStrategy
-        from jgo.maven import MavenContext
-
-        logging.getLogger("jgo").setLevel(logging.ERROR)
-        work = folder / "fetched"
-        context = MavenContext(repo_cache=work / "repository", remote_repos=maven_repositories("TAILRACE_STACK_KAFKA"))
-        builder = EnvironmentBuilder(context=context, cache_dir=work / "environment", link_strategy=LinkStrategy.COPY)
-        builder.from_endpoint(endpoint=ENDPOINT)
-        for jar in sorted((work / "environment" / "envs").rglob("*.jar")):
-            jar.rename(folder / jar.name)
-        shutil.rmtree(work)
-
-    return _kept(f"connect-{KAFKA}-jars", fill)
 
 
 class ConnectRuntime:

