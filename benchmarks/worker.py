@@ -13,6 +13,7 @@ import sys
 import tempfile
 import time
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -68,7 +69,7 @@ def _measure(stack: Stack, folder: Path, count: int) -> dict[str, Any]:
             with psycopg.connect(dsn, autocommit=True) as connection:
                 connection.execute("CALL backlog(%s, %s)", (EVENTS // 100, 100))
         for dsn in dsns:
-            watch(lambda dsn=dsn: _is_drained(dsn), 300)
+            watch(partial(_is_drained, dsn), 300)
         time.sleep(SETTLE_SECONDS)
         found = _memory(worker.pid, log)
     finally:

@@ -108,6 +108,21 @@ def test_a_suspended_process_is_killed_and_restarted(workers: Workers, pipelines
     published(shop, shop.insert(ORDER))
 
 
+def test_a_suspended_worker_does_not_blame_its_processes(workers: Workers, pipelines: Path, shop: Shop) -> None:
+    put_pipeline(pipelines, shop)
+    worker = workers.start(pipelines, "--silent-seconds", 2)
+    worker.is_in(shop.name, "RUNNING")
+    until = time.monotonic() + 5
+    with suspended(worker.process.pid):
+        published(shop, shop.insert(ORDER))
+        wait_until(lambda: time.monotonic() > until, what="a silence that is too long")
+    # It has read the reports, and looked at the time, when it answers again and the next reports have come.
+    before = worker.pipeline(shop.name)["reported_ms"]
+    wait_until(lambda: worker.pipeline(shop.name)["reported_ms"] > before + 3000, what="more reports")
+    assert not worker.events("stuck")
+    assert len(worker.events("process started")) == 1
+
+
 def test_an_error_that_needs_a_person_is_not_restarted(workers: Workers, pipelines: Path, shop: Shop) -> None:
     put_pipeline(pipelines, shop)
     worker = workers.start(pipelines)

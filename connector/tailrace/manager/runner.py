@@ -18,7 +18,6 @@ from tailrace.worker.logs import StructuredLogger
 SILENT_SECONDS = 30.0
 """A process that sends no report for this long is stuck, and is killed."""
 RECHECK_SECONDS = 1.0
-"""The worker itself may have been suspended: then the reports are there, but not read yet."""
 STOP_SECONDS = 4.4
 """From SIGTERM to SIGKILL. The process ends by itself before."""
 NEVER = 1e9
@@ -125,8 +124,9 @@ class PipelineRunner:
             self._log.info("process stopped", pid=process.pid)
             return
         code = process.exit_code or 0
-        if error is None and pipeline.report is not None and pipeline.report.state == FAILED and code > 0:
-            error = pipeline.report.error  # it is logged by the process
+        report = pipeline.report if pipeline.report is not None and pipeline.report.pid == process.pid else None
+        if error is None and report is not None and report.state == FAILED and code > 0:
+            error = report.error  # it is logged by the process
         elif error is None:
             crash = _crashed(code)
             error = ErrorReport.of(crash, may_recover=may_recover(crash.code))
@@ -143,14 +143,16 @@ class PipelineRunner:
                 if not self._is_wanted:
                     await process.stop(STOP_SECONDS)
                     return None
-                silent = loop.time() - process.heard_at
-                if silent > self._silent_seconds + RECHECK_SECONDS:
-                    return await self._kill_stuck(process, silent)
-                left = self._silent_seconds - silent
+                if self._is_silent(process):
+                    # The worker itself may have been suspended: then the reports are there, but not read yet.
+                    await asyncio.wait([ended], timeout=RECHECK_SECONDS)
+                    if self._is_silent(process) and not process.ended.is_set():
+                        return await self._kill_stuck(process)
+                    continue
                 wake = asyncio.create_task(self._wake.wait())
                 await asyncio.wait(
                     [ended, wake],
-                    timeout=left if left > 0 else RECHECK_SECONDS,
+                    timeout=max(0.0, process.heard_at + self._silent_seconds - loop.time()) + 0.01,
                     return_when=asyncio.FIRST_COMPLETED,
                 )
                 wake.cancel()
@@ -159,7 +161,11 @@ class PipelineRunner:
             ended.cancel()
         return None
 
-    async def _kill_stuck(self, process: PipelineProcess, seconds: float) -> ErrorReport:
+    def _is_silent(self, process: PipelineProcess) -> bool:
+        return asyncio.get_running_loop().time() - process.heard_at > self._silent_seconds
+
+    async def _kill_stuck(self, process: PipelineProcess) -> ErrorReport:
+        seconds = asyncio.get_running_loop().time() - process.heard_at
         error = PipelineStalled(
             f"the pipeline process sent no report for {seconds:.0f} s",
             why="It is suspended, or a thread of it holds Python's global lock.",
