@@ -33,7 +33,6 @@ pytestmark = pytest.mark.slow
 CONDITIONAL = {
     "ALERTS",  # while an alert is pending or fires
     "tailrace_certificate_expiry_timestamp_seconds",  # with TLS
-    "tailrace_projection_dead_letters_total",
 }
 """Series that exist in certain conditions only."""
 SCRAPES = 60.0
@@ -197,7 +196,7 @@ def test_prometheus_evaluates_every_rule_and_none_fires_on_a_healthy_shop(server
 
 
 def test_a_failed_pipeline_raises_our_alert_and_those_of_strimzi(running: Shop, server: Server) -> None:
-    """The slot of the orders is taken away: the pipeline fails, and stays so."""
+    """The file of the orders names a table that does not exist: the pipeline fails, and stays so."""
     strimzi = (
         'sum(kafka_connect_connector_status{status="failed"}) > 0',
         "sum(kafka_connect_worker_connector_failed_task_count) > 0",
