@@ -145,6 +145,7 @@ def serve(
 
     async def main() -> int:
         from tailrace.api.app import create_app
+        from tailrace.api.browsers import BrowserGuard
         from tailrace.api.server import HttpServer
         from tailrace.api.v1.routes import JsonApi
         from tailrace.cli.operations import operations, run_for_worker
@@ -160,7 +161,8 @@ def serve(
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, end, 0)
         api = JsonApi(manager, operations(), manager.warm, run_for_worker)
-        server = HttpServer(create_app(manager, api.routes(), metrics_prefix=metrics_prefix), opened)
+        app = create_app(manager, api.routes(), metrics_prefix=metrics_prefix)
+        server = HttpServer(BrowserGuard(app, loopback=is_loopback(host)), opened)
         server.start()
         log.info("listening", address=f"http://{manager.worker_id}")
         if not is_loopback(host):

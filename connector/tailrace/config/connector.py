@@ -37,6 +37,8 @@ ADDRESSES = {
     "postgres": "postgresql://tailrace:${env:DB_PASSWORD}@localhost:5432/shop",
     "mongo": "mongodb://tailrace:${env:DB_PASSWORD}@localhost:27017/?replicaSet=rs0",
 }
+CODE_SETTINGS = ("plugin.library.paths", "ssl.engine.location", "sasl.kerberos.kinit.cmd")
+"""Settings of librdkafka that load a library or run a program. Whoever can send a configuration could choose it."""
 _is_name = re.compile(r"[a-z0-9_-]{1,48}").fullmatch
 
 
@@ -81,6 +83,7 @@ def translate(name: str, config: FlatConfig, bootstrap: str = "") -> Translation
         found.refuse(f"source.{other}", f"is not a setting of {known}", f"remove it, or use source.{kind}")
     if kind and kind not in tree.get("source", {}) and known in (POSTGRES, MONGO):
         found.refuse(f"source.{kind}", "is missing", f"write it like `{ADDRESSES[kind]}`")
+    _refuse_code(tree, found)
     found.tree = {"pipeline": name, **{key: value for key, value in tree.items() if key != "pipeline"}}
     return found
 
@@ -139,3 +142,18 @@ def _check_name(name: str, given: dict[str, str], found: Translation) -> None:
             found.refuse(key, f"is not the name of the connector, {name!r}", "remove it, or make both the same")
     if not _is_name(name):
         found.refuse("name", "is not a name of a pipeline", "use a-z, 0-9, _ and -, at most 48 characters")
+
+
+def _refuse_code(tree: Mapping[str, Any], found: Translation) -> None:
+    """Refuses settings with which a client could run code of its own on the worker. Files may have them."""
+    kafka, rules = tree.get("kafka"), tree.get("rules")
+    settings = kafka.get("settings") if isinstance(kafka, dict) else None
+    for name in settings if isinstance(settings, dict) else ():
+        if name.lower() in CODE_SETTINGS:
+            key = found.origins.get(f"kafka.settings.{name}", f"kafka.settings.{name}")
+            remedy = "remove it, or configure this pipeline with a file in the worker's folder"
+            found.refuse(key, "loads a library or runs a program on the worker's machine", remedy)
+    folder = rules.get("folder") if isinstance(rules, dict) else None
+    if isinstance(folder, str) and (Path(folder).is_absolute() or ".." in Path(folder).parts or "${" in folder):
+        remedy = "write a path relative to the worker's folder, or install the rules as a package"
+        found.refuse("rules.folder", "is not inside the worker's folder, and its modules would be run", remedy)

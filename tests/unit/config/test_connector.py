@@ -160,6 +160,34 @@ def test_a_key_without_effect_is_ignored_with_a_note(key: str) -> None:
     assert found.notes[key]
 
 
+@pytest.mark.parametrize(
+    ("key", "text"),
+    [
+        ("kafka.settings.plugin.library.paths", "/tmp/own.so"),
+        ("kafka.settings.Plugin.Library.Paths", "/tmp/own.so"),
+        ("producer.override.plugin.library.paths", "/tmp/own.so"),
+        ("kafka.settings.ssl.engine.location", "/tmp/own.so"),
+        ("kafka.settings.sasl.kerberos.kinit.cmd", "id"),
+        ("rules.folder", "/tmp/rules"),
+        ("rules.folder", "rules/../../tmp"),
+        ("rules.folder", "${env:HOME}"),
+    ],
+)
+def test_a_configuration_cannot_choose_code_that_the_worker_runs(key: str, text: str) -> None:
+    assert key in problems({**SMALL, key: text}, HOME="/tmp")
+    with pytest.raises(ConfigError, match="worker's"):
+        pipeline_tree("orders", {**SMALL, key: text})
+
+
+def test_code_settings_in_one_json_object_are_refused() -> None:
+    given = {**SMALL, "kafka.settings": '{"plugin.library.paths": "/tmp/own.so", "linger.ms": 5}'}
+    assert list(problems(given)) == ["kafka.settings.plugin.library.paths"]
+
+
+def test_rules_may_be_in_a_folder_of_the_worker() -> None:
+    assert translate("orders", {**SMALL, "rules.folder": "rules"}).problems == []
+
+
 def test_several_problems_are_one_error() -> None:
     with pytest.raises(ConfigError) as raised:
         pipeline_tree("orders", {**SMALL, "transforms": "a", "name": "b"})

@@ -33,6 +33,7 @@ def of(kind: Kind, **more: Any) -> Parameter:
         (of("string"), "a\0b"),
         (of("string"), "\ud800"),
         (of("string"), "x" * 2001),
+        (of("content"), "/etc/passwd"),
         (of("string", repeatable=True), ["a", 5]),
         (of("string", repeatable=True), ["a"] * 501),
     ],

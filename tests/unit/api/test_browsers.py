@@ -1,0 +1,49 @@
+"""Requests of web pages: other sites and rebound names are refused, programs are not affected."""
+
+from __future__ import annotations
+
+import pytest
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+from starlette.routing import Route
+from starlette.testclient import TestClient
+
+from tailrace.api.browsers import BrowserGuard
+
+
+async def answer(_: Request) -> Response:
+    return JSONResponse({})
+
+
+APP = Starlette(routes=[Route("/", answer, methods=["GET", "POST"])])
+
+
+def status(*, loopback: bool = True, **headers: str) -> int:
+    guard = BrowserGuard(APP, loopback=loopback)
+    return TestClient(guard).post("/", headers=headers).status_code
+
+
+@pytest.mark.parametrize(
+    "host",
+    ["127.0.0.1:8083", "localhost:8083", "LOCALHOST", "[::1]:8083", "10.0.0.7:80", "worker", "x.localhost:1", ""],
+)
+def test_addresses_and_local_names_are_answered(host: str) -> None:
+    assert status(Host=host) == 200
+
+
+@pytest.mark.parametrize("host", ["evil.example:8083", "127.0.0.1.evil.example", "localhost.evil.example:8083", "[x"])
+def test_a_rebound_name_is_refused_on_loopback_only(host: str) -> None:
+    assert status(Host=host) == 403
+    assert status(Host=host, loopback=False) == 200
+
+
+@pytest.mark.parametrize("origin", ["https://evil.example", "null", "http://localhost:3000", "http://127.0.0.1", ""])
+def test_pages_of_other_sites_are_refused(origin: str) -> None:
+    assert status(Host="localhost:8083", Origin=origin) == 403
+    assert status(Host="worker.example:8083", Origin=origin, loopback=False) == 403
+
+
+def test_pages_of_the_same_address_are_answered() -> None:
+    assert status(Host="localhost:8083", Origin="http://localhost:8083") == 200
+    assert status(Host="worker.example", Origin="https://Worker.example", loopback=False) == 200
