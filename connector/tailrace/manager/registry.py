@@ -18,6 +18,9 @@ from tailrace.manager.targets import StoredTargets
 from tailrace.worker.logs import StructuredLogger
 from tailrace.worker.options import kafka_options
 
+CLOSE_SECONDS = 4.7
+"""How long the ends of all processes are awaited: the warm process, which reports them, may hang itself."""
+
 
 @dataclass(slots=True)
 class RunOptions:
@@ -133,9 +136,11 @@ class PipelineRegistry:
             self._log.error(event, **fields, error=error.code, what=error.what, why=error.why, remedy=error.remedy)
 
     async def close(self) -> None:
-        """Ends all processes, at the same time."""
-        closing = [runner.close() for runner in self.runners.values()]
-        await asyncio.gather(*closing, *self._ending, return_exceptions=True)
+        """Ends all processes, at the same time. Those that are left are killed: they end with the worker anyway."""
+        closing = {asyncio.create_task(runner.close()) for runner in self.runners.values()} | self._ending
+        if closing and (await asyncio.wait(closing, timeout=CLOSE_SECONDS))[1]:
+            for runner in self.runners.values():
+                runner.kill_at_once()
 
     def _spec(self, pipeline: ManagedPipeline) -> ProcessSpec:
         adopt = pipeline.name in self.adopt
