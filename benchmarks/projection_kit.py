@@ -41,7 +41,7 @@ class Timed(Projection):
 
     def committed(self, worker: PartitionWorker, applied: BatchResult) -> None:
         super().committed(worker, applied)
-        if self.outcomes[EventOutcome.APPLIED] == TASK.events:
+        if self.metrics.events[TASK.topic, EventOutcome.APPLIED.value] == TASK.events:
             self.watch.stop()
 
 
