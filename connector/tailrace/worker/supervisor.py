@@ -39,7 +39,7 @@ from tailrace.state.stored_state import StoredState
 from tailrace.wakeup import Wakeup
 from tailrace.worker import telemetry
 from tailrace.worker.alert_rules import RecoveryRule
-from tailrace.worker.alerts import RECOVERY, STALL
+from tailrace.worker.alerts import RECOVERY, STALL, Alerts
 from tailrace.worker.batch_log import BatchLog
 from tailrace.worker.earlier_dead_letters import EarlierDeadLetters
 from tailrace.worker.logs import StructuredLogger
@@ -91,15 +91,16 @@ class Supervisor:
         self.metrics = wiring.metrics()
         self.metrics.observers.append(BatchLog(self._log))
         self._recovery = RecoveryRule()
+        self._alerts: Alerts | None = None
         self.stored: Callable[[], Position | None] = lambda: None
         """Returns the position that the running attempt stored last."""
         self._standby = Standby(wiring, self._log, self._stopped, on_state, obey_target=obey_target)
         self._outage = ServerOutage(lambda event, server: self._log.info(event, server=server))
 
     def notify(self, kind: str, what: str, *, why: str = "", remedy: str = "") -> None:
-        """Raises an alert; for the threads that watch the pipeline. Without `run`, there are none."""
-        if hasattr(self, "alerts"):
-            self.alerts.notify(kind, what, why=why, remedy=remedy)
+        """Raises an alert. May be called from any thread."""
+        if self._alerts is not None:
+            self._alerts.notify(kind, what, why=why, remedy=remedy)
 
     def stop(self) -> None:
         self._stopped.set()
@@ -107,13 +108,13 @@ class Supervisor:
 
     def run(self) -> None:
         """Runs until stopped; raises the error that needs a person."""
-        self.alerts = self._wiring.alerts(self._log.of("tailrace.alerts"), self.metrics.alerted)
+        alerts = self._alerts = self._wiring.alerts(self._log.of("tailrace.alerts"), self.metrics.alerted)
         exported = telemetry.start(self._wiring.settings.pipeline, self.metrics, self._log)
         try:
             self._run()
         finally:
             self._ownership.stop_heartbeat()  # heartbeats would make standby instances wait for nothing
-            self.alerts.close(ALERT_SECONDS)
+            alerts.close(ALERT_SECONDS)
             exported.close(TELEMETRY_SECONDS)
             if self._wiring.rules is not None:
                 self._wiring.rules.close()
@@ -334,7 +335,7 @@ class Supervisor:
         self.metrics.started(position)
         self._on_state("RUNNING", None)
         if recovered := self._recovery.started(time.monotonic()):
-            self.alerts.notify(RECOVERY, recovered)
+            self.notify(RECOVERY, recovered)
 
     def _pause(self, error: TailraceError, attempt: int) -> bool:
         """Waits before the next attempt. Returns True if the server is available again and the wait ended early."""
@@ -371,13 +372,15 @@ class Supervisor:
 
         The threads of the pipeline may be blocked, so this one announces the state for them.
         """
-        self.alerts.notify(STALL, error.what, why=error.why, remedy=error.remedy)
+        self.notify(STALL, error.what, why=error.why, remedy=error.remedy)
         self._fail(error)
-        self.alerts.close(ALERT_SECONDS)
+        if self._alerts is not None:
+            self._alerts.close(ALERT_SECONDS)
 
     def _dead_lettered(self, reason: str, type_name: str, count: int) -> None:
         self.metrics.dead_lettered(reason, count)
-        self.alerts.dead_lettered(reason, type_name, count)
+        if self._alerts is not None:
+            self._alerts.dead_lettered(reason, type_name, count)
 
     def _log_history_error(self, error: TailraceError) -> None:
         self._log.warning("position history", error=error.code, what=error.what, why=error.why, remedy=error.remedy)
