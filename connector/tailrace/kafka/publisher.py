@@ -204,7 +204,8 @@ class Publisher:
     def _publish(self, batch: Batch) -> None:
         topics = list(batch.topics)
         try:
-            self._topics.require(topics)
+            # A batch may have many new topics, and Kafka may take a second for each.
+            self._topics.require(topics, lambda: self._recorder.publisher_alive(busy=True))
         except NameRefused as refused:
             # The events name the topic themselves: the next attempt dead-letters them.
             why_not = f"{refused.what}: {refused.why}"

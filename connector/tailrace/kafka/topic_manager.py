@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 
 from confluent_kafka import KafkaError, KafkaException
 from confluent_kafka.admin import AdminClient, ConfigResource, ResourceType
@@ -86,12 +86,13 @@ class TopicManager:
         """The topics that were written to."""
         return frozenset(self._known)
 
-    def require(self, topics: list[str]) -> None:
-        """Makes sure that all of them exist. Called once per batch."""
+    def require(self, topics: list[str], alive: Callable[[], None] = lambda: None) -> None:
+        """Makes sure that all of them exist. Called once per batch. `alive` is called before each that is created."""
         missing = [topic for topic in topics if topic not in self._known]
         if missing:
             existing = partition_counts(self._admin)
             for topic in missing:
+                alive()
                 if topic not in existing and (made := self._create_topic(topic)) != BROKER_DEFAULT:
                     existing[topic] = made
                 self._known.add(topic)
