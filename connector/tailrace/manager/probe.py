@@ -13,6 +13,7 @@ from collections.abc import Callable
 from typing import Any, NamedTuple, Protocol
 
 from tailrace.check.result import human_seconds
+from tailrace.config.secrets import mask
 from tailrace.dlq.parked_keys import state_topic
 from tailrace.dlq.reader import DeadLetterReader
 from tailrace.dlq.requests import parking_state
@@ -136,7 +137,7 @@ class PipelineProbe:
         try:
             look()
         except TailraceError as error:
-            return {"code": error.code, "what": error.what, "why": error.why, "remedy": error.remedy}
+            return {"code": error.code, "what": mask(error.what), "why": mask(error.why), "remedy": mask(error.remedy)}
         return None
 
     def _look_at_source(self) -> None:

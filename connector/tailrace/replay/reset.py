@@ -8,6 +8,7 @@ skipped.
 from __future__ import annotations
 
 import getpass
+import os
 import time
 import uuid
 from dataclasses import dataclass, replace
@@ -99,7 +100,7 @@ def reset(wiring: Wiring, log: SourceLog, to: Position, *, id_: str = "", note: 
         if earlier is not None and earlier.until.is_alike(before) and earlier.until.progress > before.progress:
             until = earlier.until
         now = time.time_ns() // 1_000_000
-        rewind = Rewind(id_ or uuid.uuid4().hex[:12], to, until, now, getpass.getuser())
+        rewind = Rewind(id_ or uuid.uuid4().hex[:12], to, until, now, _user())
         batch = Batch(to)
         batch.add(rewind_marker.record(wiring.kafka, rewind))
         if note is not None:
@@ -111,6 +112,14 @@ def reset(wiring: Wiring, log: SourceLog, to: Position, *, id_: str = "", note: 
         publisher.close()
         ownership.release()
     return Reset(rewind.id, before, to, until)
+
+
+def _user() -> str:
+    """The user's name, or its number: in a container it may have no name."""
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):
+        return str(os.getuid())
 
 
 def _require_back(before: Position, to: Position) -> None:

@@ -29,7 +29,8 @@ QUEUED, RUNNING, SUCCEEDED, FAILED, STOPPED = "QUEUED", "RUNNING", "SUCCEEDED", 
 SHORT_AT_ONCE, LONG_AT_ONCE = 6, 4
 MOST_WAITING = 100
 MOST_KEPT = 200
-KEPT_BYTES = 64_000_000
+KEPT_BYTES = 16_000_000
+"""Of the texts of results; they need about five times as much memory."""
 SHORT_SECONDS = 120.0
 """A short operation is stopped after this time."""
 

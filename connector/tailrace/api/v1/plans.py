@@ -8,6 +8,7 @@ from typing import Any
 from tailrace.errors import ConfigError
 
 MOST = 100
+KEPT_BYTES = 8_000_000
 MAX_ID = 100
 
 
@@ -23,7 +24,7 @@ class Plans:
             return
         plan.pop("file", None)
         self._plans[plan["id"]] = json.dumps(plan, ensure_ascii=False).encode()
-        while len(self._plans) > MOST:
+        while len(self._plans) > MOST or (len(self._plans) > 1 and sum(map(len, self._plans.values())) > KEPT_BYTES):
             del self._plans[next(iter(self._plans))]
 
     def resolved(self, given: bytes) -> bytes:
