@@ -5,7 +5,7 @@ In between, a topic may become compacted, a key may be parked, or another progra
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Callable, Collection, Iterable
 from contextlib import closing
 from typing import TYPE_CHECKING, Any
 
@@ -26,9 +26,9 @@ if TYPE_CHECKING:
 class UncompactedTopics(TopicManager):
     """Refuses compacted topics at the first write, because rules may have changed since the plan was made."""
 
-    def require(self, topics: list[str]) -> None:
+    def require(self, topics: list[str], alive: Callable[[], None] = lambda: None) -> None:
         new = [topic for topic in topics if topic not in self.known]
-        super().require(topics)
+        super().require(topics, alive)
         if new:
             require_uncompacted(self._admin, new)
 
