@@ -1,4 +1,4 @@
-"""Part of `make bench`: the memory of a worker with 1, 8 and 24 pipelines, each in its own process, when idle.
+"""Part of `make bench`: memory and CPU of a worker with 1, 8 and 24 pipelines, each in its own process, when idle.
 
 Each pipeline has its own database and has published events before. PSS counts a page that several processes share in
 equal parts, so that the sum over all processes is what the machine needs; USS is what would be free if a process ended.
@@ -29,6 +29,7 @@ COUNTS = (1, 8, 24)
 EVENTS = 1000
 SETTLE_SECONDS = 20.0
 """Time after the last event: caches fill, and what the start needed is freed."""
+CPU_SECONDS = 20.0
 AIM_MB = 35.0
 RESULTS = Path(__file__).parent / "results" / "worker.json"
 MB = 1024 * 1024
@@ -104,7 +105,11 @@ def _memory(worker: int, log: Path) -> dict[str, Any]:
     lines = [json.loads(line) for line in log.read_text().splitlines() if line.startswith("{")]
     pipelines = {line["pid"] for line in lines if line["event"] == "process started"}
     total, each_pss, each_uss, threads = 0.0, [], [], []
-    for process in [psutil.Process(worker), *psutil.Process(worker).children(recursive=True)]:
+    processes = [psutil.Process(worker), *psutil.Process(worker).children(recursive=True)]
+    used = {process.pid: _cpu_seconds(process) for process in processes}
+    time.sleep(CPU_SECONDS)
+    busy = {process.pid: (_cpu_seconds(process) - used[process.pid]) / CPU_SECONDS * 100 for process in processes}
+    for process in processes:
         memory = process.memory_full_info()
         total += memory.pss / MB
         if process.pid in pipelines:
@@ -117,7 +122,14 @@ def _memory(worker: int, log: Path) -> dict[str, Any]:
         "pipeline_pss_mb": round(sum(each_pss) / len(each_pss), 1),
         "pipeline_uss_mb": round(sum(each_uss) / len(each_uss), 1),
         "threads": max(threads),
+        "pipeline_cpu_percent": round(sum(busy[pid] for pid in busy if pid in pipelines) / len(each_pss), 2),
+        "worker_cpu_percent": round(sum(busy[pid] for pid in busy if pid not in pipelines), 2),
     }
+
+
+def _cpu_seconds(process: psutil.Process) -> float:
+    times = process.cpu_times()
+    return float(times.user + times.system)
 
 
 def _say(text: str) -> None:

@@ -98,8 +98,9 @@ what a process has alone ({worker_at}):
 
 {worker}
 
-Each further pipeline needs {worker_further:.0f} MB. The rest is the worker process and the warm process from which
-pipeline processes are forked.
+Each further pipeline needs {worker_further:.0f} MB, and when idle {pipeline_cpu:.1f} % of a core. The rest is the
+worker process and the warm process from which pipeline processes are forked: {worker_cpu:.1f} % of a core with
+{worker_pipelines} pipelines.
 
 ## Metrics
 
@@ -108,6 +109,8 @@ turns. A drain is bound by the processor, so the CPU time says what they cost; r
 round. Median of {metrics_rounds} rounds ({metrics_at}); at most {metrics_allowed} is allowed:
 
 {metrics}
+
+All that is recorded for a full batch of {alone_events:,} events takes {alone_us:.0f} µs, measured alone.
 
 ## Outbox writer
 
@@ -244,6 +247,9 @@ def page() -> str:
         worker_events=worker["events_before"],
         worker_at=worker["at"][:10],
         worker_further=worker["further_pipeline_pss_mb"],
+        pipeline_cpu=worker["measured"][-1]["pipeline_cpu_percent"],
+        worker_cpu=worker["measured"][-1]["worker_cpu_percent"],
+        worker_pipelines=worker["measured"][-1]["pipelines"],
         worker=table(
             "pipelines | all (PSS) | each pipeline process (PSS) | its own (USS) | worker and warm process (PSS)",
             (
@@ -261,6 +267,8 @@ def page() -> str:
         metrics_rounds=len(metrics["drain"][0]["rounds"][0]),
         metrics_at=metrics["at"][:10],
         metrics_allowed=percent(metrics["allowed"]),
+        alone_events=metrics["alone"]["events"],
+        alone_us=metrics["alone"]["us_per_batch"],
         metrics=table(
             "backlog | events/s | without | CPU s per million | without | cost",
             (
