@@ -61,13 +61,14 @@ def is_up(conninfo: str) -> bool:
 class PgConnection:
     """A session with Postgres, for queries or for replication."""
 
-    def __init__(self, conninfo: str, *, replication: bool, timeout: float) -> None:
+    def __init__(self, conninfo: str, *, replication: bool, timeout: float, application: str = APPLICATION) -> None:
+        """`application` is the name of the session in pg_stat_activity."""
         self.timeout = timeout
         extra: dict[str, str | int] = {
             "connect_timeout": min(CONNECT_TIMEOUT, max(2, int(timeout))),
             "options": _SESSION,
             "client_encoding": "utf8",
-            "application_name": APPLICATION,
+            "application_name": application,
         }
         if replication:
             extra["replication"] = "database"

@@ -17,6 +17,7 @@ from tailrace.sql_names import quote_table
 
 NOISE_BYTES = 64 * 1024
 """WAL of checkpoints and vacuum, which an idle pipeline skips only every few seconds. It is not a lag."""
+PROBE_APPLICATION = "tailrace (probe)"
 TIMEOUT = 5.0
 STATEMENT_MS, LOCK_MS = 3000, 200
 
@@ -82,7 +83,9 @@ class PostgresObserver:
     def _session(self) -> PgConnection:
         if self._link is None:
             timeout = min(self._options.link_timeout, TIMEOUT)
-            self._link = PgConnection(self._options.conninfo, replication=False, timeout=timeout)
+            self._link = PgConnection(
+                self._options.conninfo, replication=False, timeout=timeout, application=PROBE_APPLICATION
+            )
             self._link.query(f"SET statement_timeout = {STATEMENT_MS}; SET lock_timeout = {LOCK_MS}")
         return self._link
 
