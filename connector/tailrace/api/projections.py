@@ -23,7 +23,8 @@ from starlette.routing import Route
 
 from tailrace.api.exposition import DEFAULT_PREFIX, answer, buckets, family, require_prefix
 from tailrace.api.server import HttpServer, listen
-from tailrace.projections.core.metrics import METRICS, Histogram
+from tailrace.histogram import Histogram
+from tailrace.projections.core.metrics import METRICS
 from tailrace.projections.faust.app import ProjectionApp
 from tailrace.projections.faust.health import ProjectionHealth, health
 from tailrace.projections.faust.metric_values import Values, in_loop, metric_values

@@ -31,14 +31,14 @@ MAX_FILE_BYTES = 700_000
 _is_name = re.compile(r"[A-Za-z0-9_-]+").fullmatch
 
 
-class Target(NamedTuple):
+class WorkerCommand(NamedTuple):
     """The command line without `--worker`, and the address of the worker; None to run the command here."""
 
     url: str | None
     words: list[str]
 
 
-def find_target(words: list[str]) -> Target:
+def find_target(words: list[str]) -> WorkerCommand:
     """Takes `--worker URL` out of a command line, or takes the address from the environment."""
     rest: list[str] = []
     url: str | None = None
@@ -56,7 +56,7 @@ def find_target(words: list[str]) -> Target:
             rest.append(word)
     if url is None and (default := os.environ.get(VARIABLE)) and operation_name(rest) and "--help" not in rest:
         url = default
-    return Target(url, rest)
+    return WorkerCommand(url, rest)
 
 
 def operation_name(words: list[str]) -> str | None:

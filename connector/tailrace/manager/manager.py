@@ -101,7 +101,7 @@ class PipelineManager:
         if found.error is not None:
             raise found.error
         registry = self._registry
-        registry.options.obey_target, registry.options.on_end = False, on_end
+        registry.options.follow_target, registry.options.on_end = False, on_end
         registry.adopt |= {found.name} if adopt else set()
         runner = registry.add(found, from_topic=False)
         runner.is_ready = True
@@ -164,7 +164,7 @@ class PipelineManager:
                 why=pipeline.error.what if pipeline.error else "",
                 remedy=pipeline.error.remedy if pipeline.error else "",
             )
-        if self._registry.options.obey_target:
+        if self._registry.options.follow_target:
             await self._store_target(kafka_options(pipeline.settings), target)
             await self._sync_targets()
         else:

@@ -1,4 +1,4 @@
-"""The main function of a pipeline process: runs one pipeline, reports to the worker and obeys its commands.
+"""The main function of a pipeline process: runs one pipeline, reports to the worker and carries out its commands.
 
 The supervisor runs in a thread. The main thread sends reports, on each change of state and once a second, and waits for
 commands and signals. Both directions are lines of JSON on a socket; if the worker is gone, the pipeline stops.
@@ -55,7 +55,7 @@ class ProcessSpec:
     pipeline: str
     file: str
     adopt: bool = False
-    obey_target: bool = True
+    follow_target: bool = True
     as_json: bool = True
     levels: dict[str, str] = field(default_factory=dict)
 
@@ -162,7 +162,7 @@ class PipelineMain:
             )
         wiring = wire(settings, adopt=self._spec.adopt, warn=lambda what: self._log.warning("notice", what=what))
         supervisor = Supervisor(
-            wiring, recover=recovery_for(settings), on_state=self._observe, obey_target=self._spec.obey_target
+            wiring, recover=recovery_for(settings), on_state=self._observe, follow_target=self._spec.follow_target
         )
         reduce_garbage_collection()
         self._supervisor = supervisor
@@ -238,9 +238,9 @@ class PipelineMain:
             return
         *lines, self._partial = (self._partial + found).split(b"\n")
         for line in lines:
-            self._obey(orjson.loads(line))
+            self._carry_out(orjson.loads(line))
 
-    def _obey(self, command: dict[str, Any]) -> None:
+    def _carry_out(self, command: dict[str, Any]) -> None:
         if command.get("do") == "level":
             try:
                 logs.set_level(command["logger"], command["level"])

@@ -29,7 +29,7 @@ class RunOptions:
     restarts: RestartPolicy = field(default_factory=RestartPolicy)
     silent_seconds: float = SILENT_SECONDS
     as_json: bool = True
-    obey_target: bool = True
+    follow_target: bool = True
     """Without it, target states are neither read nor stored."""
     on_end: Callable[[int], None] = lambda _: None
 
@@ -149,7 +149,7 @@ class PipelineRegistry:
             pipeline.name,
             str(pipeline.file),
             adopt=adopt,
-            obey_target=self.options.obey_target,
+            follow_target=self.options.follow_target,
             as_json=self.options.as_json,
             levels=dict(self.levels),
         )

@@ -120,7 +120,8 @@ class PipelineRunner:
             error = await self._watch(process)
         finally:
             self._process, pipeline.pid = None, None
-        if not self._is_wanted:
+        # It may be wanted again: a resume during the stop, or a restart that was asked for after it.
+        if process.asked_to_end or not self._is_wanted:
             self._log.info("process stopped", pid=process.pid)
             return
         code = process.exit_code or 0

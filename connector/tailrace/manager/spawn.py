@@ -86,6 +86,8 @@ class PipelineProcess:
         self._pidfd = -1
         self.ended = asyncio.Event()
         self.exit_code: int | None = None
+        self.asked_to_end = False
+        """Whether `stop` was called."""
         self.heard_at = 0.0
         """When the last report came, by the clock of the event loop."""
 
@@ -132,6 +134,7 @@ class PipelineProcess:
 
     async def stop(self, seconds: float) -> None:
         """Ends the process: SIGTERM, and SIGKILL if it still runs after that time."""
+        self.asked_to_end = True
         self.signal(signal.SIGTERM)
         try:
             await asyncio.wait_for(self.ended.wait(), seconds)

@@ -10,13 +10,13 @@ import os
 import re
 import resource
 import time
-from bisect import bisect_left
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from tailrace.errors import Halted, OutcomeUnknown, Reason, RecordDelayed, RecordsRefused, TailraceError, Unavailable
+from tailrace.histogram import Histogram
 from tailrace.pipeline.batch import Batch
 from tailrace.positions.base import Position
 from tailrace.worker.metric_table import ALERTS, BY_NAME, REASONS, RETRY_STAGES, STAGES
@@ -28,25 +28,6 @@ _TIMEOUT = re.compile(r"\btime[d]?[ -]?out|no answer within|did not answer withi
 _PAGE = os.sysconf("SC_PAGE_SIZE")
 
 Value = float | dict[str, float]
-
-
-class Histogram:
-    """Counts of observations by bucket, and their sum."""
-
-    __slots__ = ("_bounds", "_counts", "_sum")
-
-    def __init__(self, bounds: tuple[float, ...]) -> None:
-        self._bounds = bounds
-        self._counts = [0] * (len(bounds) + 1)
-        self._sum = 0.0
-
-    def observe(self, value: float) -> None:
-        self._counts[bisect_left(self._bounds, value)] += 1
-        self._sum += value
-
-    def snapshot(self) -> dict[str, Any]:
-        """Returns the counts of each bucket, not cumulated, and the sum."""
-        return {"counts": self._counts.copy(), "sum": self._sum}
 
 
 @dataclass(slots=True)

@@ -36,12 +36,12 @@ class Standby:
         stopped: threading.Event,
         on_state: Callable[[str, TailraceError | None], None] = lambda _state, _error: None,
         *,
-        obey_target: bool = False,
+        follow_target: bool = False,
     ) -> None:
-        """`obey_target`: does not take over while the stored target state is PAUSED or STOPPED."""
+        """`follow_target`: does not take over while the stored target state is PAUSED or STOPPED."""
         self._wiring = wiring
         self._on_state = on_state
-        self._obey_target = obey_target
+        self._follow_target = follow_target
         self._log = log
         self._stopped = stopped
         self._watch: OwnerWatch | None = None
@@ -57,7 +57,7 @@ class Standby:
         while not self._stopped.is_set():
             watch.look()
             busy = self._busy(watch)
-            if busy is None and self._obey_target and watch.target not in (None, RUNNING):
+            if busy is None and self._follow_target and watch.target not in (None, RUNNING):
                 self._on_state("WAITING", _suspended(watch.target))
             elif busy is None:
                 self.earlier_failure = watch.failure

@@ -70,9 +70,9 @@ class Supervisor:
         chance: Callable[[], float] | None = None,
         recover: Recover | None = None,
         on_state: StateObserver = lambda _state, _error: None,
-        obey_target: bool = False,
+        follow_target: bool = False,
     ) -> None:
-        """`obey_target`: waits while the stored target state of the pipeline is PAUSED or STOPPED."""
+        """`follow_target`: waits while the stored target state of the pipeline is PAUSED or STOPPED."""
         self._wiring = wiring
         self._recover = recover
         self._recovered = False
@@ -94,7 +94,7 @@ class Supervisor:
         self._alerts: Alerts | None = None
         self.stored: Callable[[], Position | None] = lambda: None
         """Returns the position that the running attempt stored last."""
-        self._standby = Standby(wiring, self._log, self._stopped, on_state, obey_target=obey_target)
+        self._standby = Standby(wiring, self._log, self._stopped, on_state, follow_target=follow_target)
         self._outage = ServerOutage(lambda event, server: self._log.info(event, server=server))
 
     def notify(self, kind: str, what: str, *, why: str = "", remedy: str = "") -> None:

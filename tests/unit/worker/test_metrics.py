@@ -17,10 +17,11 @@ from tailrace.errors import (
     TailraceError,
 )
 from tailrace.event import Record, Row
+from tailrace.histogram import Histogram
 from tailrace.pipeline.batch import Batch
 from tailrace.positions.postgres import LogIdentity, LsnPosition
 from tailrace.worker.metric_table import ALIASES, BY_NAME, LABEL_VALUES, METRICS
-from tailrace.worker.metrics import Histogram, PipelineMetrics
+from tailrace.worker.metrics import PipelineMetrics
 
 POSITION = LsnPosition(LogIdentity("1", 1, "shop", "s", "public.outbox", "x"), 1, 1)
 E11 = [

@@ -22,7 +22,7 @@ VERDICT = 1
 AGAIN = "Start it again: an operation that was stopped continues, and nothing is published twice."
 
 
-class Progress(NamedTuple):
+class JobProgress(NamedTuple):
     """The completed share, from 0 to 1, if it is known, and a short text."""
 
     share: float | None = None
@@ -45,7 +45,7 @@ class OutputCollector:
     def __init__(self) -> None:
         self.lines = 0
         """Number of lines of the result so far."""
-        self.progress = Progress()
+        self.progress = JobProgress()
         self.too_large = False
         self.too_slow = False
         self.stdout = bytearray()
@@ -90,13 +90,13 @@ class OutputCollector:
         self.stderr += rest
 
 
-def progress_in(line: bytes) -> Progress | None:
+def progress_in(line: bytes) -> JobProgress | None:
     """Returns the progress that a line of stderr reports; None if it is another line."""
     if not line.startswith(b'{"progress"'):
         return None
     try:
         found = json.loads(line)
-        return Progress(float(found["progress"]), str(found.get("text", "")))
+        return JobProgress(float(found["progress"]), str(found.get("text", "")))
     except (ValueError, TypeError, KeyError):
         return None
 

@@ -13,14 +13,14 @@ from tailrace.api.v1.operation import Operation, Value
 from tailrace.errors import ConfigError
 
 
-class Call(NamedTuple):
+class OperationCall(NamedTuple):
     """The parameters of an operation, and the contents of files that it reads."""
 
     values: dict[str, Value]
     contents: dict[str, bytes]
 
 
-def from_query(request: Request, operation: Operation, path: Mapping[str, str] | None = None) -> Call:
+def from_query(request: Request, operation: Operation, path: Mapping[str, str] | None = None) -> OperationCall:
     """Reads query parameters; `path` are those that are part of the path."""
     given: dict[str, list[str]] = {name: [value] for name, value in (path or {}).items()}
     for name, value in request.query_params.multi_items():
@@ -28,10 +28,10 @@ def from_query(request: Request, operation: Operation, path: Mapping[str, str] |
             raise ConfigError(f"{name} is part of the path", remedy="Leave the parameter out.")
         given.setdefault(name, []).append(value)
     operation.require_all(given)
-    return Call({name: operation.parameter(name).parsed(texts) for name, texts in given.items()}, {})
+    return OperationCall({name: operation.parameter(name).parsed(texts) for name, texts in given.items()}, {})
 
 
-async def from_body(request: Request, operation: Operation) -> Call:
+async def from_body(request: Request, operation: Operation) -> OperationCall:
     """Reads a JSON object. Contents keep their exact text: 1.10 must not become 1.1."""
     if request.query_params:
         raise ConfigError(
@@ -50,7 +50,7 @@ async def from_body(request: Request, operation: Operation) -> Call:
             contents[name] = bytes(raw)
         else:
             values[name] = parameter.checked(parsed(raw))
-    return Call(values, contents)
+    return OperationCall(values, contents)
 
 
 async def read_object(request: Request) -> dict[str, msgspec.Raw]:

@@ -20,7 +20,7 @@ from tailrace.api.v1.operation import Operation
 from tailrace.api.v1.pipelines import pipeline_json, pipeline_state
 from tailrace.api.v1.plans import Plans
 from tailrace.api.v1.process import Run
-from tailrace.api.v1.requests import Call, from_body, from_query
+from tailrace.api.v1.requests import OperationCall, from_body, from_query
 from tailrace.errors import PipelineUnknown, TailraceError
 from tailrace.manager.managed import ManagedPipeline
 from tailrace.manager.manager import PipelineManager
@@ -116,7 +116,7 @@ class JsonApi:
 
         return call
 
-    def _submit(self, operation: Operation, pipeline: ManagedPipeline, given: Call) -> Job:
+    def _submit(self, operation: Operation, pipeline: ManagedPipeline, given: OperationCall) -> Job:
         contents = dict(given.contents)
         if "plan" in contents:
             contents["plan"] = self.plans.resolved(contents["plan"])

@@ -6,11 +6,11 @@ Everything is recorded once per batch, in the app's event loop. `api/projections
 from __future__ import annotations
 
 import time
-from bisect import bisect_left
 from collections import Counter
 from dataclasses import dataclass
 from typing import Literal
 
+from tailrace.histogram import Histogram
 from tailrace.projections.core.apply import BatchResult
 
 Kind = Literal["counter", "gauge", "histogram"]
@@ -21,7 +21,7 @@ DUPLICATE = "duplicate"
 
 
 @dataclass(frozen=True, slots=True)
-class Metric:
+class ProjectionMetric:
     """One exported metric. Its name gets the configured prefix."""
 
     name: str
@@ -31,83 +31,74 @@ class Metric:
 
 
 METRICS = (
-    Metric(
+    ProjectionMetric(
         "projection_events_total",
         "counter",
         "Events by outcome: applied, duplicate (skipped: applied before), stale (its entity is newer), skipped (no "
         "handler), waiting (for an earlier version), dead (dead-lettered).",
         ("projection", "topic", "outcome"),
     ),
-    Metric("projection_batches_total", "counter", "Batches committed to the projection's database."),
-    Metric("projection_batch_events", "histogram", "Events in one batch."),
-    Metric("projection_apply_duration_seconds", "histogram", "Applying one batch: handlers, database and commit."),
-    Metric(
+    ProjectionMetric("projection_batches_total", "counter", "Batches committed to the projection's database."),
+    ProjectionMetric("projection_batch_events", "histogram", "Events in one batch."),
+    ProjectionMetric(
+        "projection_apply_duration_seconds", "histogram", "Applying one batch: handlers, database and commit."
+    ),
+    ProjectionMetric(
         "projection_event_latency_seconds",
         "histogram",
         "From an event's time to its commit in the projection's database; oldest and newest event of each batch. "
         "Rebuilds do not count.",
     ),
-    Metric(
+    ProjectionMetric(
         "projection_retries_total",
         "counter",
         "Attempts that failed because of the database (store) or of an event (event). A retry or a dead letter "
         "follows each.",
         ("projection", "cause"),
     ),
-    Metric(
+    ProjectionMetric(
         "projection_dead_letters_total", "counter", "Events written to the dead-letter topic.", ("projection", "reason")
     ),
-    Metric(
+    ProjectionMetric(
         "projection_lag_events",
         "gauge",
         "Offsets of the worker's partitions that are not applied yet, as of at most 5 s ago.",
         ("projection", "topic"),
     ),
-    Metric(
+    ProjectionMetric(
         "projection_last_event_age_seconds",
         "gauge",
         "Age of the newest event that was applied or skipped. Exists after the first one.",
         ("projection", "topic"),
     ),
-    Metric(
+    ProjectionMetric(
         "projection_last_commit_timestamp_seconds",
         "gauge",
         "When a batch was last committed, as a Unix time. Exists after the first one.",
     ),
-    Metric("projection_partitions", "gauge", "Partitions that this worker reads."),
-    Metric("projection_queued_events", "gauge", "Events that were read and are not applied yet."),
-    Metric(
+    ProjectionMetric("projection_partitions", "gauge", "Partitions that this worker reads."),
+    ProjectionMetric("projection_queued_events", "gauge", "Events that were read and are not applied yet."),
+    ProjectionMetric(
         "projection_stalled_seconds", "gauge", "For how long the slowest partition with events has made no progress."
     ),
-    Metric(
+    ProjectionMetric(
         "projection_state", "gauge", "1 for the state of the projection, 0 for all others.", ("projection", "state")
     ),
     # Names of requirement A11 for what is written to an external database
-    Metric("external_db_transactions_written_total", "counter", "Events applied that do not delete their entity."),
-    Metric("external_db_transactions_deleted_total", "counter", "Events applied that delete their entity."),
-    Metric("external_db_write_latency_seconds", "histogram", "The same as projection_apply_duration_seconds."),
-    Metric(
+    ProjectionMetric(
+        "external_db_transactions_written_total", "counter", "Events applied that do not delete their entity."
+    ),
+    ProjectionMetric("external_db_transactions_deleted_total", "counter", "Events applied that delete their entity."),
+    ProjectionMetric(
+        "external_db_write_latency_seconds", "histogram", "The same as projection_apply_duration_seconds."
+    ),
+    ProjectionMetric(
         "external_db_mongodb_write_errors_total", "counter", "Attempts that failed because of the database (any kind)."
     ),
-    Metric("external_db_batch_size", "histogram", "The same as projection_batch_events."),
-    Metric("external_db_retry_count_total", "counter", "The sum of projection_retries_total."),
+    ProjectionMetric("external_db_batch_size", "histogram", "The same as projection_batch_events."),
+    ProjectionMetric("external_db_retry_count_total", "counter", "The sum of projection_retries_total."),
 )
 """All metrics of a projection, with the help texts that `/metrics` shows."""
-
-
-class Histogram:
-    """Counts of values up to each of the bounds and above the last one, and their sum."""
-
-    __slots__ = ("bounds", "counts", "sum")
-
-    def __init__(self, bounds: tuple[float, ...]) -> None:
-        self.bounds = bounds
-        self.counts = [0] * (len(bounds) + 1)
-        self.sum = 0.0
-
-    def observe(self, value: float) -> None:
-        self.counts[bisect_left(self.bounds, value)] += 1
-        self.sum += value
 
 
 class ProjectionMetrics:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from aiokafka.errors import KafkaError
 
 from tailrace.projections.core.store import Partition
-from tailrace.projections.faust.stall_detector import StallDetector, Watchdog, stalled
+from tailrace.projections.faust.stall_detector import ProjectionStallDetector, ProjectionWatchdog, stalled
 from tailrace.projections.faust.topics import connection, ensure_dead_letter_topic, require_certificates
 
 if TYPE_CHECKING:
@@ -45,8 +45,8 @@ class Maintenance:
     def __init__(self, app: ProjectionApp) -> None:
         self._app = app
         self._task: asyncio.Task[None] | None = None
-        self._watchdog: Watchdog | None = None
-        self._stall_detector = StallDetector(2 * LOOK_SECONDS)
+        self._watchdog: ProjectionWatchdog | None = None
+        self._stall_detector = ProjectionStallDetector(2 * LOOK_SECONDS)
         self.ends: Mapping[Partition, int] = {}
         """The ends of the partitions that this worker reads, as of the last look."""
 
@@ -57,11 +57,11 @@ class Maintenance:
         if self._app.projections:
             self._task = asyncio.create_task(self._run(), name="maintenance")
             self._task.add_done_callback(self._ended)
-            self._watchdog = Watchdog(min(each.spec.settings.give_up for each in self._app.projections))
+            self._watchdog = ProjectionWatchdog(min(each.spec.settings.give_up for each in self._app.projections))
             self._watchdog.start(asyncio.get_running_loop())
 
     def longest_wait(self, projection: Projection) -> tuple[Partition | None, float]:
-        """Returns the partition of a projection whose next record has not arrived for longest; see StallDetector."""
+        """Returns the partition whose next record has not arrived for longest; see ProjectionStallDetector."""
         return self._stall_detector.longest(projection.workers.keys())
 
     async def stop(self) -> None:

@@ -8,7 +8,8 @@ from concurrent.futures import Future
 from typing import TYPE_CHECKING, TypeVar
 
 from tailrace.errors import Reason
-from tailrace.projections.core.metrics import DUPLICATE, METRICS, STATES, Histogram
+from tailrace.histogram import Histogram
+from tailrace.projections.core.metrics import DUPLICATE, METRICS, STATES
 from tailrace.projections.core.store import EventOutcome
 from tailrace.projections.faust.health import ProjectionHealth, health
 

@@ -37,7 +37,7 @@ class Backlog(NamedTuple):
     seconds: float
 
 
-class StallDetector:
+class ProjectionStallDetector:
     """Compares what arrived with the ends of the logs.
 
     Time is counted from one look to the next, at most `max_step` seconds each: the process may have been suspended.
@@ -147,7 +147,7 @@ def stalled(projection: Projection, now: float, unassigned_since: float | None) 
     return None
 
 
-class Watchdog:
+class ProjectionWatchdog:
     """Ends the process if its event loop is blocked for longer than `bound` seconds."""
 
     def __init__(self, bound: float) -> None:

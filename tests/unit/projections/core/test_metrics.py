@@ -11,10 +11,11 @@ from typing import Any
 import pytest
 
 from helpers.memory_store import MemoryStore
+from tailrace.histogram import Histogram
 from tailrace.projections import ProjectionTester, projection_app
 from tailrace.projections.core.apply import BatchResult
 from tailrace.projections.core.event import Event
-from tailrace.projections.core.metrics import METRICS, STATES, Histogram, ProjectionMetrics
+from tailrace.projections.core.metrics import METRICS, STATES, ProjectionMetrics
 from tailrace.projections.core.store import EventOutcome
 from tailrace.projections.projection import Projection
 

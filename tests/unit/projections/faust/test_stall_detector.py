@@ -12,16 +12,16 @@ from helpers.memory_store import MemoryStore
 from tailrace.errors import KafkaUnavailable, ProjectionStalled
 from tailrace.projections.core.store import Partition
 from tailrace.projections.faust.app import projection_app
-from tailrace.projections.faust.stall_detector import StallDetector, stalled
+from tailrace.projections.faust.stall_detector import ProjectionStallDetector, stalled
 from tailrace.projections.projection import Projection
 
 P0, P1 = Partition("orders", 0), Partition("orders", 1)
 BOTH = {P0, P1}
 BLOCKED_LOOP = """
 import asyncio, sys, time
-from tailrace.projections.faust.stall_detector import Watchdog
+from tailrace.projections.faust.stall_detector import ProjectionWatchdog
 async def main():
-    dog = Watchdog(0.5)
+    dog = ProjectionWatchdog(0.5)
     dog.start(asyncio.get_running_loop())
     for _ in range(10):
         await asyncio.sleep(0.1)
@@ -32,7 +32,7 @@ asyncio.run(main())
 
 
 def test_an_idle_partition_is_not_a_stall() -> None:
-    detector = StallDetector(10)
+    detector = ProjectionStallDetector(10)
     for now in range(0, 500, 5):
         detector.look(now, {P0: 7, P1: 0}, {P0: 7, P1: 0}, ())
     assert detector.stalled("orders", BOTH, 100) is None
@@ -40,7 +40,7 @@ def test_an_idle_partition_is_not_a_stall() -> None:
 
 
 def test_a_growing_log_without_records_is_a_stall() -> None:
-    detector = StallDetector(10)
+    detector = ProjectionStallDetector(10)
     for now in range(0, 110, 5):
         detector.look(now, {P0: 7, P1: now}, {P0: 9 + now, P1: now + 1}, ())
     assert detector.stalled("orders", BOTH, 105) is None
@@ -53,21 +53,21 @@ def test_a_growing_log_without_records_is_a_stall() -> None:
 
 @pytest.mark.parametrize("busy", [(), (P0,)])
 def test_busy_partitions_are_ignored(busy: tuple[Partition, ...]) -> None:
-    detector = StallDetector(10)
+    detector = ProjectionStallDetector(10)
     for now in (0, 5, 10):
         detector.look(now, {P0: 7}, {P0: 9}, busy)
     assert (detector.stalled("orders", {P0}, 1) is None) is bool(busy)
 
 
 def test_a_suspended_process_is_not_a_stall() -> None:
-    detector = StallDetector(10)
+    detector = ProjectionStallDetector(10)
     detector.look(0, {P0: 7}, {P0: 9}, ())
     detector.look(4000, {P0: 7}, {P0: 9}, ())
     assert detector.stalled("orders", {P0}, 10) is None
 
 
 def test_kafka_without_an_answer_is_reported() -> None:
-    detector = StallDetector(10)
+    detector = ProjectionStallDetector(10)
     detector.look(0, {P0: 7}, {P0: 7}, ())
     detector.look(5, {P0: 7}, None, ())
     assert detector.stalled("orders", {P0}, 4) is None, "not answered once"
