@@ -63,3 +63,18 @@ def test_pages_of_other_sites_cannot_use_a_worker(workers: Workers, pipelines: P
         assert answer.status_code == 403, answer.text
     assert httpx2.get(f"{worker.url}/connectors", headers={"Host": "evil.example"}, timeout=60).status_code == 403
     assert worker.pipeline(shop.name)["target"] == "RUNNING"
+
+
+def test_a_resume_during_the_stop_is_no_crash(workers: Workers, pipelines: Path, shop: Shop) -> None:
+    put_pipeline(pipelines, shop)
+    worker = workers.start(pipelines)
+    for times in range(1, 4):
+        worker.says("process started", shop.name, times=times)
+        worker.is_in(shop.name, "RUNNING")
+        with suspended(worker.pid_of(shop.name)):  # so that it still runs when it is resumed
+            worker.change(shop.name, "pause")
+            worker.change(shop.name, "resume")
+    worker.says("process started", shop.name, times=4)
+    worker.is_in(shop.name, "RUNNING")
+    assert worker.events("crashed") == worker.events("restart") == []
+    published(shop, shop.insert(ORDER))
