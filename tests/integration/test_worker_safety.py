@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import socket
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import httpx2
@@ -78,3 +80,18 @@ def test_a_resume_during_the_stop_is_no_crash(workers: Workers, pipelines: Path,
     worker.is_in(shop.name, "RUNNING")
     assert worker.events("crashed") == worker.events("restart") == []
     published(shop, shop.insert(ORDER))
+
+
+def test_a_worker_answers_while_kafka_hangs(workers: Workers, pipelines: Path, shop: Shop) -> None:
+    with socket.create_server(("127.0.0.1", 0), backlog=200) as silent:
+        put_pipeline(pipelines, shop, kafka={"bootstrap": f"127.0.0.1:{silent.getsockname()[1]}"})
+        worker = workers.start(pipelines)
+        worker.says("listening")
+        wait_until(lambda: worker.get("/connectors") == [shop.name], what="the pipeline")
+        with ThreadPoolExecutor(40) as many:
+            answers = list(many.map(lambda _: httpx2.get(worker.url, timeout=60), range(40)))
+        assert {each.json()["kafka_cluster_id"] for each in answers} == {""}
+        assert max(each.elapsed.total_seconds() for each in answers) < 10  # 2 s on an idle machine
+        (pipelines / "other.yaml").write_text("pipeline: other\n")
+        wait_until(lambda: worker.get("/connectors") == sorted([shop.name, "other"]), 10, what="the new file")
+        assert worker.stop() == 0

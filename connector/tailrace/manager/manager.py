@@ -33,6 +33,9 @@ FOLDER_SECONDS = 2.0
 TOPIC_SECONDS = 1.0
 """How often the config topic and the stored target states are read again."""
 
+CLUSTER_SECONDS = 2.0
+"""How long a request waits for the id of the Kafka cluster: `/` is a common health check."""
+
 
 class PipelineManager:
     """All pipelines of a worker. The HTTP edge reads `pipelines` and calls the methods."""
@@ -58,6 +61,7 @@ class PipelineManager:
         self._reading_targets = asyncio.Lock()
         self._log = logs.StructuredLogger("tailrace.worker")
         self._cluster = ""
+        self._asking: asyncio.Task[None] | None = None
 
     @property
     def pipelines(self) -> dict[str, ManagedPipeline]:
@@ -120,13 +124,18 @@ class PipelineManager:
         return self._registry.get(name)
 
     async def cluster_id(self) -> str:
-        """Returns the id of the Kafka cluster; empty if it is not known."""
+        """Returns the id of the Kafka cluster; empty if Kafka does not tell it soon."""
         if not self._cluster and (options := self._any_kafka()) is not None:
-            try:
-                self._cluster = await asyncio.to_thread(lambda: cluster_id(offsets.admin_client(options)))
-            except TailraceError:
-                return ""
+            if self._asking is None or self._asking.done():  # all callers wait for the same answer
+                self._asking = asyncio.create_task(self._ask_cluster_id(options))
+            await asyncio.wait([self._asking], timeout=CLUSTER_SECONDS)
         return self._cluster
+
+    async def _ask_cluster_id(self, options: KafkaOptions) -> None:
+        try:
+            self._cluster = await asyncio.to_thread(lambda: cluster_id(offsets.admin_client(options)))
+        except TailraceError:
+            pass  # the next request asks again
 
     async def create(self, name: str, config: Mapping[str, str], target: str) -> ManagedPipeline:
         """Stores a configuration and starts its pipeline; raises PipelineExists, ConfigError or ConfigsReadOnly."""
