@@ -1,6 +1,8 @@
 """Refuses requests that a web page of somebody else sends through the browser of a user who can reach the port.
 
-Programs do not send `Origin`, so they are not affected. A page whose own name suddenly resolves to 127.0.0.1 (DNS
+A browser sends a POST of another site's page with its `Origin`, and asks first (CORS, which is not granted) before it
+sends JSON, a header of a proxy, or another method that changes something. So only such a plain POST is refused:
+programs and consoles behind a proxy are not affected. A page whose own name suddenly resolves to 127.0.0.1 (DNS
 rebinding) sends that name as `Host`: a port on loopback answers to addresses and to names without a dot only.
 """
 
@@ -20,6 +22,8 @@ FOREIGN_NAME = (
     "the worker listens on this machine only, and does not answer to this name in `Host`. Use localhost or 127.0.0.1. "
     "A proxy on this machine must set `Host` to one of them, or the worker listens on another address (--http)"
 )
+
+PROXY_HEADERS = frozenset({b"x-forwarded-for", b"x-forwarded-host", b"x-real-ip", b"forwarded", b"via"})
 
 
 class BrowserGuard:
@@ -42,7 +46,8 @@ class BrowserGuard:
     def _refusal(self, scope: Scope) -> str:
         given = {name: value.decode("latin-1").strip().lower() for name, value in scope["headers"]}
         host, origin = given.get(b"host", ""), given.get(b"origin")
-        if origin is not None and origin.partition("://")[2] != host:
+        is_plain = scope["method"] == "POST" and "json" not in given.get(b"content-type", "").partition(";")[0]
+        if origin is not None and origin.partition("://")[2] != host and is_plain and not given.keys() & PROXY_HEADERS:
             return FOREIGN_PAGE
         return FOREIGN_NAME if self._loopback and not is_local_name(host) else ""
 

@@ -19,9 +19,10 @@ async def answer(_: Request) -> Response:
 APP = Starlette(routes=[Route("/", answer, methods=["GET", "POST"])])
 
 
-def status(*, loopback: bool = True, **headers: str) -> int:
+def status(*, loopback: bool = True, method: str = "POST", **headers: str) -> int:
     guard = BrowserGuard(APP, loopback=loopback)
-    return TestClient(guard).post("/", headers=headers).status_code
+    given = {name.replace("_", "-"): value for name, value in headers.items()}
+    return TestClient(guard).request(method, "/", headers=given).status_code
 
 
 @pytest.mark.parametrize(
@@ -42,6 +43,16 @@ def test_a_rebound_name_is_refused_on_loopback_only(host: str) -> None:
 def test_pages_of_other_sites_are_refused(origin: str) -> None:
     assert status(Host="localhost:8083", Origin=origin) == 403
     assert status(Host="worker.example:8083", Origin=origin, loopback=False) == 403
+    for kind in ("text/plain", "text/plain;x=json", "application/x-www-form-urlencoded", "multipart/form-data"):
+        assert status(Host="localhost:8083", Origin=origin, Content_Type=kind) == 403
+
+
+def test_a_console_behind_a_proxy_is_answered() -> None:
+    """Browsers ask before they send these from a page of another site, and the worker does not allow it."""
+    origin = "https://console.example"
+    assert status(Host="worker", Origin=origin, Content_Type="application/json; charset=utf-8") == 200
+    assert status(Host="worker", Origin=origin, X_Forwarded_For="10.0.0.1") == 200
+    assert status(Host="worker", Origin=origin, method="GET") == 200
 
 
 def test_pages_of_the_same_address_are_answered() -> None:
