@@ -1,7 +1,6 @@
 """Part of `make bench`: what metrics, the probe and the watchdog cost. The same drains with and without them, in turns.
 
-A drain is bound by the processor, so its CPU time per event says what recording costs. It varies less from round to
-round than the rate, which other work on the machine disturbs.
+Rounds of one run differ by much more than recording costs, so that is also measured alone: all calls for one batch.
 """
 
 from __future__ import annotations
@@ -10,20 +9,29 @@ import argparse
 import json
 import sys
 import tempfile
+import time
 from datetime import UTC, datetime
 from pathlib import Path
 from statistics import median
-from typing import Any
+from typing import Any, cast
 
 import psycopg
 
 from benchmarks.backlog import EVENTS_DDL, SCHEMA, Shape, write_backlog
 from benchmarks.processes import TAILRACE, Connector, Drain, drain, write_pipeline
+from tailrace.event import Record, Row
+from tailrace.pipeline.batch import Batch
+from tailrace.pipeline.loop import READ_ROWS
+from tailrace.pipeline.recorder import PROCESSING, READING
+from tailrace.positions.base import Position
 from tailrace.testkit.stack import Stack
+from tailrace.worker.metrics import PipelineMetrics
 
 WARM_UP = Shape("warm-up", 1000, 100)
 SHAPES = (Shape("100 rows a transaction", 3000, 100), Shape("1 row a transaction", 100_000, 1))
 ROUNDS = 9
+BATCH = 6000
+"""Records of a full batch."""
 ALLOWED = 0.02
 """The share of the drain rate that recording may cost."""
 RESULTS = Path(__file__).parent / "results" / "metrics.json"
@@ -74,8 +82,11 @@ def main() -> None:
             f"{row['without_events_per_s']:>8,}/s {row['without_cpu_s_per_million']:>6.2f} CPU s/M: "
             f"cost {row['cost']:.1%} (allowed {ALLOWED:.0%})"
         )
+    alone = _record_alone()
+    print(f"recording alone: {alone['us_per_batch']} us per batch of {alone['events']:,} events")
     if arguments.scale == 1:
-        result = {"at": datetime.now(UTC).isoformat(timespec="seconds"), "allowed": ALLOWED, "drain": rows}
+        at = datetime.now(UTC).isoformat(timespec="seconds")
+        result = {"at": at, "allowed": ALLOWED, "drain": rows, "alone": alone}
         RESULTS.write_text(json.dumps(result, indent=2) + "\n")
 
 
@@ -108,10 +119,35 @@ def _measure(stack: Stack, folder: Path, shape: Shape, name: str, rounds: int, s
         "without_events_per_s": round(median(each.rate for each in bare)),
         "cpu_s_per_million": round(median(cpu[0]), 2),
         "without_cpu_s_per_million": round(median(cpu[1]), 2),
-        "cost": round(median(cpu[0]) / median(cpu[1]) - 1, 4),
+        "cost": round(1 - median(each.rate for each in recorded) / median(each.rate for each in bare), 4),
         "rounds": [[round(each.rate) for each in some] for some in found],
         "cpu_rounds": [[round(each, 2) for each in some] for some in cpu],
     }
+
+
+def _record_alone() -> dict[str, Any]:
+    """Measures all that is recorded for one full batch, without a pipeline: the calls of the loop and the publisher."""
+    metrics, position = PipelineMetrics(capacity=BATCH), cast("Position", None)
+    rows = [Row((), (), "0/1:1", 1)] * READ_ROWS
+    records = [Record("orders", b"{}", b"k", [], 1)] * BATCH
+    best = float("inf")
+    for _ in range(50):
+        began = time.perf_counter()
+        for _ in range(100):
+            batch = Batch(position)
+            batch.records = records
+            for _ in range(BATCH // READ_ROWS):
+                metrics.reader_alive(READING)
+                metrics.reader_alive(PROCESSING)
+                measured = time.perf_counter()
+                metrics.validated(time.perf_counter() - measured)
+                batch.note_rows(rows, time.time())
+                metrics.filled(BATCH)
+            metrics.publisher_alive(busy=True)
+            metrics.committed(batch, 0.01)
+            metrics.publisher_alive(busy=False)
+        best = min(best, (time.perf_counter() - began) / 100)
+    return {"events": BATCH, "us_per_batch": round(best * 1e6, 1)}
 
 
 def _say(text: str) -> None:
