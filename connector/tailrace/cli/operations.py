@@ -6,6 +6,7 @@ of the API as soon as it exists.
 
 from __future__ import annotations
 
+import os
 import types
 from collections.abc import Iterator
 from functools import cache
@@ -17,6 +18,7 @@ import typer
 from tailrace.api.v1.operation import PIPELINE, Kind, Operation, Parameter
 from tailrace.cli.commands import app, run_command
 from tailrace.cli.output import report_progress_as_json
+from tailrace.cli.remote import VARIABLE
 
 WITHHELD = {
     "as_json": "the API always answers with JSON",
@@ -166,4 +168,5 @@ def run_for_worker(words: list[str]) -> int:
     """Runs a command in a process of a worker; returns its exit code."""
     if "--json" in words:
         report_progress_as_json()
+    os.environ.pop(VARIABLE, None)  # this is the worker: its commands are not sent to another one, or to itself
     return run_command(words)

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import json
+
+import pytest
 import typer
 
 from tailrace.api.v1.operation import PIPELINE
 from tailrace.cli import commands
-from tailrace.cli.operations import COMMANDS, WITHHELD, find_command, operation, operations
+from tailrace.cli.operations import COMMANDS, WITHHELD, find_command, operation, operations, run_for_worker
 
 OFFERED_GROUPS = ("position", "dlq", "replay", "recover", "topics", "route", "schemas", "archive")
 NOT_OFFERED = {
@@ -83,3 +86,9 @@ def test_descriptions_are_without_command_lines() -> None:
         assert each.summary
         assert "tailrace position reset" not in each.description
         assert "\b" not in each.description
+
+
+def test_a_worker_runs_its_commands_itself(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setenv("TAILRACE_WORKER", "http://127.0.0.1:1")
+    assert run_for_worker(["check", "--offline", "--json", "--", "/nowhere/orders.yaml"]) == 1
+    assert "does not exist" in json.loads(capsys.readouterr().out)["checks"][0]["found"]
