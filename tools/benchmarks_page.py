@@ -105,9 +105,9 @@ worker process and the warm process from which pipeline processes are forked: {w
 ## Metrics
 
 `python -m benchmarks.{metrics_module}` drains the same backlog with metrics, probe and watchdog, and without them, in
-turns. Median of {metrics_rounds} rounds ({metrics_at}). At most {metrics_allowed} of the rate may be lost. Other work on
-the machine made rates and CPU time of single rounds differ by a third and more, so that these drains cannot resolve a
-cost of a few percent:
+turns. Median of {metrics_rounds} rounds ({metrics_at}). At most {metrics_allowed} of the rate may be lost. Other work
+on the machine made rates and CPU time of single rounds differ by a third and more, so that these drains cannot resolve
+a cost of a few percent:
 
 {metrics}
 
