@@ -266,7 +266,10 @@ def test_a_slot_close_to_its_limit_is_a_log_in_danger(
                 alert = worker.events("alert", shop.name)[0]
                 assert alert["alert"] == "log_in_danger"
                 assert alert["remedy"]
-                assert check(worker, shop.name, "data", "log")["status"] == "fail"
+                # The alert may be raised before the probe has seen all that was written.
+                wait_until(
+                    lambda: check(worker, shop.name, "data", "log")["status"] == "fail", 60, what="the check to fail"
+                )
                 assert scrape(worker, shop.name)["log_lost_in_seconds"][()] < 3600
         finally:
             close_shop(shop)
