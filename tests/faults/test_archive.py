@@ -222,6 +222,7 @@ def test_changed_and_pinned_rows_stay_in_the_table(shop: Shop, tailrace: Tailrac
         assert "no entry 3" in tailrace("archive", "list", shop.file, code=3)["what"]
 
 
+@pytest.mark.slow
 def test_two_archivers_and_refused_runs(shop: Shop, tailrace: Tailrace, tmp_path: Path) -> None:
     shop.configure(source={"on_change": "halt"})
     write = ("archive", "write", shop.file)

@@ -77,6 +77,7 @@ def busy(users: Users) -> Iterator[None]:
     thread.join(30)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("busy")
 def test_killed_and_replayed(users: Users, tailrace: Tailrace, tmp_path: Path) -> None:
     place = tmp_path / "cold"
@@ -130,6 +131,7 @@ def test_killed_and_replayed(users: Users, tailrace: Tailrace, tmp_path: Path) -
     assert tailrace("verify", users.file)["clean"]
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("busy")
 def test_odd_documents(users: Users, tailrace: Tailrace, tmp_path: Path) -> None:
     """Ids that Python cannot represent, a date beyond its range, a time that is an array: none is lost or stops

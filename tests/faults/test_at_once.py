@@ -279,6 +279,7 @@ def test_a_fenced_recovery_leaves_the_other_slot_alone(shop: Shop, monkeypatch: 
     goes_on(shop)
 
 
+@pytest.mark.slow
 def test_a_recovery_that_is_stopped(lost: tuple[Shop, int], begin: Begin) -> None:
     shop, before = lost
     process = begin("recover", "apply", shop.file, "--yes")

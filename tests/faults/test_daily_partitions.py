@@ -120,6 +120,7 @@ def test_days_pass_under_load(shop: Shop, days: Days, tailrace: Tailrace) -> Non
     assert all(each["state"] != "FAIL" for each in tailrace("check", shop.file)["checks"])
 
 
+@pytest.mark.slow
 def test_the_first_read_of_many_days(shop: Shop, days: Days) -> None:
     """Killed in between; partitions whose rows are published are dropped, and new ones are created, before it ends."""
     shop.configure(source={"start": "beginning"}, limits={"batch_records": 10})

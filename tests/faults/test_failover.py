@@ -114,6 +114,7 @@ def test_a_failover_with_the_slot(synchronised: Pair) -> None:
     assert verdict.ok, verdict
 
 
+@pytest.mark.slow
 def test_a_rewind_before_a_failover(synchronised: Pair, tailrace: Tailrace) -> None:
     """Events that are published again on the new timeline are marked as replayed; new ones are not."""
     pair, shop = synchronised, synchronised.shop
@@ -152,6 +153,7 @@ def gone(shop: Shop) -> set[str]:
     return {seen.id for seen in [*shop.published(), *shop.dead_lettered()]} - shop.in_outbox()
 
 
+@pytest.mark.slow
 def test_a_standby_that_lacks_the_last_rows(pair: Pair, tailrace: Tailrace) -> None:
     """They were published: the error names that, and none of them is published again."""
     shop = pair.shop

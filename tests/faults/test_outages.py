@@ -32,6 +32,7 @@ def patient(tmp_path: Path) -> list[str]:
     return [str(script)]
 
 
+@pytest.mark.slow
 def test_a_pipeline_continues_at_once_when_kafka_is_back(
     postgres: PostgresServer, tmp_path: Path, patient: list[str]
 ) -> None:

@@ -54,6 +54,7 @@ def test_a_partition_is_detached_filled_and_attached(shop: Shop, tailrace: Tailr
     recovered(shop, [*events, lost], 1)
 
 
+@pytest.mark.slow
 def test_a_table_is_created_filled_and_attached_in_one_transaction(shop18: Shop) -> None:
     """A table that is created, filled and attached at once; one that is detached, filled and attached between two
     checks.

@@ -102,6 +102,7 @@ def test_a_refused_record_is_retried_by_the_settings_of_its_row(retrying: Shop, 
     assert tailrace("verify", retrying.file)["clean"] is True
 
 
+@pytest.mark.slow
 def test_a_refused_document_is_retried_by_its_own_settings(users: Users) -> None:
     """`max_retries` of a document, with `retries.columns`: one is dead-lettered, the next is accepted later."""
     rule = {"topic": users.topic, "match": {"aggregate": "user"}, "partitions": 1, "replication": 1}

@@ -188,6 +188,7 @@ def test_an_invalidated_slot(own_shop: Shop) -> None:
     goes_on(shop)
 
 
+@pytest.mark.slow
 def test_a_database_restored_from_a_backup(own_shop: Shop, own: PostgresServer, tmp_path: Path) -> None:
     """Row 34. The server is restored, on a new timeline: transaction ids of the history are assigned again."""
     shop = own_shop

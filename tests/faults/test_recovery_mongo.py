@@ -63,6 +63,7 @@ def test_the_oplog_has_rolled_over(own_users: Users) -> None:
     goes_on(users)
 
 
+@pytest.mark.slow
 def test_a_dropped_collection_or_a_lost_position(users: Users) -> None:
     """Row 40: dropped and re-created, with new documents. Row 10: the offsets topic is gone. The last time
     automatically.

@@ -15,6 +15,7 @@ def rename(users: Users, name: str) -> None:
         client[users.database].outbox.rename(name)
 
 
+@pytest.mark.slow
 def test_a_collection_renamed_while_the_pipeline_runs(users: Users) -> None:
     """Everything before is published when it stops; nothing is lost, and the new collection is followed."""
     ran_before(users)

@@ -176,6 +176,7 @@ def test_from_the_table_and_into_a_shadow(
     assert "shadow topics ending in .free" in text
 
 
+@pytest.mark.slow
 def test_on_mongodb(users: Users, tailrace: Tailrace) -> None:
     users.configure(limits={"batch_records": 2})
     connector = users.start()

@@ -131,6 +131,7 @@ def test_a_rewound_pipeline_writes_no_dead_letter_twice(shop: Shop, tailrace: Ta
     assert tailrace("verify", shop.file)["clean"]
 
 
+@pytest.mark.slow
 def test_on_mongodb(users: Users, tailrace: Tailrace) -> None:
     users.start()
     users.insert("u1", 1)

@@ -6,6 +6,8 @@ import time
 from collections import Counter
 from collections.abc import Callable
 
+import pytest
+
 from helpers import warm_processes as warm
 from helpers.command import Tailrace
 from helpers.parking import ask, first_letters, good, parking_state
@@ -123,6 +125,7 @@ def test_without_a_window_nothing_can_be_rewound(shop: Shop, tailrace: Tailrace)
     assert shop.positions() == before
 
 
+@pytest.mark.slow
 def test_mongo_rewound(users: Users, tailrace: Tailrace) -> None:
     file = str(users.file)
     users.start()

@@ -185,6 +185,7 @@ def count(shop: Shop, *ids: int, key: str) -> None:
         )  # fmt: skip
 
 
+@pytest.mark.slow
 def test_two_databases_with_the_same_ids_share_a_topic(
     shop: Shop, billing: Shop, command: Callable[..., list[dict[str, Any]]]
 ) -> None:

@@ -80,6 +80,7 @@ def arrives(service: Service, expected: list[tuple[str, str]]) -> None:
     assert by_key(published(service)) == by_key(expected)
 
 
+@pytest.mark.slow
 def test_exactly_the_pending_rows_are_published(shop: Shop, tailrace: Tailrace, tmp_path: Path) -> None:
     shop.configure(archive={"url": f"file://{tmp_path / 'archive'}"}, kafka={"offsets_topic": f"{shop.name}.offsets"})
     (tmp_path / "archive").mkdir()

@@ -46,6 +46,7 @@ def update(users: Users, events: Pairs, **fields: object) -> None:
         client[users.database].outbox.update_many(wanted, {"$set": fields})
 
 
+@pytest.mark.slow
 def test_exactly_the_pending_documents_are_published(users: Users, tailrace: Tailrace) -> None:
     users.configure(kafka={"offsets_topic": f"{users.name}.offsets"})
     pending = fill(users, 600, one_in=10)

@@ -92,6 +92,7 @@ HUGE = "convert_to(repeat('a', 540000000), 'UTF8')"
 """A bytea that has more than 1 GB as text; compressed it is small."""
 
 
+@pytest.mark.slow
 def test_a_row_of_more_than_a_gigabyte_of_text(shop: Shop, tailrace: Tailrace) -> None:
     """A command skips its transaction, and its row becomes a dead letter with its id; `verify` counts both."""
     shop.execute("ALTER TABLE outbox ALTER payload TYPE bytea USING NULL")

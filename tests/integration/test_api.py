@@ -60,6 +60,7 @@ def dead_letters(api: Api, name: str, count: int) -> list[Any]:
     return found
 
 
+@pytest.mark.slow
 def test_every_operation_answers_as_the_command_line(
     workers: Workers, folder: Path, service: Service, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from confluent_kafka.admin import NewTopic
 
 from helpers.shop import Shop
@@ -12,6 +13,7 @@ from tailrace.testkit.stack import KafkaCluster, wait_until
 OFFSETS = "tailrace-offsets"
 
 
+@pytest.mark.slow
 def test_topics_with_one_replica(shop: Shop) -> None:
     def found(name: str) -> CheckResult:
         return {check.name: check for check in preflight(shop.file)}[name]

@@ -39,6 +39,7 @@ def kc(connect: ConnectWorker) -> Command:
     return run
 
 
+@pytest.mark.slow
 def test_kc_of_kafka_connect_py(kc: Command, connect: ConnectWorker, shop: Shop, tmp_path: Path) -> None:
     request, name = connect.request, shop.name
     assert set(kc("info")) == {"version", "commit", "kafka_cluster_id"}

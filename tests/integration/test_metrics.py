@@ -244,6 +244,7 @@ def test_health_of_mongodb_that_is_gone(kafka: KafkaBroker, workers: Workers, fo
             close_users(users)
 
 
+@pytest.mark.slow
 def test_a_slot_close_to_its_limit_is_a_log_in_danger(
     kafka: KafkaBroker, workers: Workers, folder: Path, tmp_path: Path
 ) -> None:
