@@ -14,6 +14,8 @@ SPANS = {"faults": (0.0, 0.9), "integration": (0.0, 0.8), "unit": (0.1, 1.0)}
 """The part of the run over which the tests of a folder are spread."""
 LONG = (
     "test_package.py",
+    "test_deploy_image.py",
+    "test_worker_kills.py",
     "test_kill_loop.py",
     "test_demo.py",
     "test_examples.py",

@@ -22,7 +22,7 @@ from tailrace.testkit.stack import wait_until
 from tailrace.testkit.stack.ports import free_port
 from tailrace.testkit.stack.process import LocalProcess
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 
 FOLDERS = ("/opt/tailrace", "/src", "/etc/tailrace")
 """Folders of the image that the steps name."""
