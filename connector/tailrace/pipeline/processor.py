@@ -73,12 +73,12 @@ class EventProcessor:
     """
     sequence: SequenceNumbers | None = None
     validated: Callable[[float], None] | None = None
-    """Called with the seconds that validation took, for one of the rows of each `process`."""
+    """Called with the seconds that validation took, for the first row of a batch: chunks may have only a few rows."""
 
     def process(self, rows: list[Row], batch: Batch, parking: KeyParking | None = None) -> None:
         """Adds to the batch what is published for each row: its record, its dead letter, or a record that waits."""
         rejections = self._known_rejections(rows)
-        if self.validated is None or not rows:
+        if self.validated is None or not rows or batch.records:
             self._process(rows, self.validate, rejections, batch, parking)
         else:
             self._process(rows[:1], self._timed_validate, rejections, batch, parking)

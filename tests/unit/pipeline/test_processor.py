@@ -122,13 +122,16 @@ def test_decorations_apply_to_records_and_dead_letters_one_after_the_other() -> 
     assert batch.other_records == 0
 
 
-def test_validation_is_measured_for_one_row_of_each_chunk() -> None:
+def test_validation_is_measured_for_the_first_row_of_a_batch() -> None:
     measured: list[float] = []
     timed = processor(validated=measured.append)
     batch = Batch(None)  # type: ignore[arg-type]
+    timed.process([], batch)
+    assert not measured
     timed.process(rows("a", "b", "c"), batch)
     timed.process(rows("invalid", "d"), batch)
-    timed.process([], batch)
+    assert len(measured) == 1
+    timed.process(rows("invalid"), Batch(None))  # type: ignore[arg-type]
     assert len(measured) == 2
     assert all(seconds >= 0 for seconds in measured)
     assert [record.value for record in batch.records if record.topic == "orders"] == [b"a", b"b", b"c", b"d"]
