@@ -17,12 +17,12 @@ from tailrace.sources.mongo.change_stream import ChangeStreamCursor
 from tailrace.sources.mongo.changes import ChangeFollower, server_token
 from tailrace.sources.mongo.client import Client, connect, identify, translated_errors
 from tailrace.sources.mongo.documents import DocumentConverter
+from tailrace.sources.mongo.observation import read_oplog
 from tailrace.sources.mongo.options import MongoOptions, can_split
 
 LOOK_SECONDS = 10.0
 WAIT_MS = 100
 """How long the server waits for a new change; it finds existing ones without waiting."""
-OPLOG = "oplog.rs"
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,20 +116,11 @@ def first_waiting(client: Client, options: MongoOptions, stored: TokenPosition, 
 
 def read_log(client: Client) -> OplogRange | None:
     """Returns the range of the oplog; None if the user may not read it."""
-    ends: list[int] = []
-    try:
-        with translated_errors("looking at the oplog"):
-            for order in (1, -1):
-                question = {"find": OPLOG, "sort": {"$natural": order}, "limit": 1, "projection": {"ts": 1}}
-                found = client.local.command({**question, "singleBatch": True})["cursor"]["firstBatch"]
-                ends += [entry["ts"].time for entry in found]
-            size = client.local.command({"collStats": OPLOG})
-    except AccessRefused:
-        return None
-    if len(ends) < 2:
+    found = read_oplog(client)
+    if found is None:
         return None
     # Old entries are dropped in blocks of about 1 %, so it is never exactly full.
-    return OplogRange(ends[0], ends[1], full=size.get("size", 0) >= 0.9 * size.get("maxSize", 0))
+    return OplogRange(found.first, found.last, full=found.size >= 0.9 * found.limit)
 
 
 def interpret(reported: MongoStatus, stored: TokenPosition | None) -> SourceStatus:

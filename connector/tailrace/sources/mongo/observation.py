@@ -148,20 +148,10 @@ class MongoObserver:
 
     def _oplog(self, client: Client, stored: TokenPosition | None) -> OplogFigures:
         """Returns what is known about the oplog; nothing if the user may not read it."""
-        ends: list[int] = []
-        try:
-            with translated_errors("looking at the oplog"):
-                for order in (1, -1):
-                    question = {"find": OPLOG, "sort": {"$natural": order}, "limit": 1, "projection": {"ts": 1}}
-                    found = client.local.command({**question, "singleBatch": True})["cursor"]["firstBatch"]
-                    ends += [entry["ts"].time for entry in found]
-                stats = client.local.command({"collStats": OPLOG})
-        except AccessRefused:
+        found = read_oplog(client)
+        if found is None or not found.limit:
             return OplogFigures()
-        size, limit = int(stats.get("size", 0)), int(stats.get("maxSize", 0))
-        if len(ends) < len((1, -1)) or not limit:
-            return OplogFigures()
-        return oplog_figures(ends[0], ends[1], size, limit, None if stored is None else stored.time.seconds)
+        return oplog_figures(*found, None if stored is None else stored.time.seconds)
 
 
 class OplogFigures(NamedTuple):
@@ -187,3 +177,29 @@ def oplog_figures(first: int, last: int, size: int, limit: int, position: int | 
     behind = min(max(0, last - position), covered) / covered
     before = 0.0 if position < first else 1 - behind
     return figures._replace(retained=int(size * behind), safe=int(size * before) + max(0, limit - size))
+
+
+class OplogExtent(NamedTuple):
+    """The times of the first and the last entry of the oplog, in seconds, its size and its limit in bytes."""
+
+    first: int
+    last: int
+    size: int
+    limit: int
+
+
+def read_oplog(client: Client) -> OplogExtent | None:
+    """Returns the extent of the oplog; None if it is empty or the user may not read it."""
+    ends: list[int] = []
+    try:
+        with translated_errors("looking at the oplog"):
+            for order in (1, -1):
+                question = {"find": OPLOG, "sort": {"$natural": order}, "limit": 1, "projection": {"ts": 1}}
+                found = client.local.command({**question, "singleBatch": True})["cursor"]["firstBatch"]
+                ends += [entry["ts"].time for entry in found]
+            stats = client.local.command({"collStats": OPLOG})
+    except AccessRefused:
+        return None
+    if len(ends) < 2:
+        return None
+    return OplogExtent(ends[0], ends[1], int(stats.get("size", 0)), int(stats.get("maxSize", 0)))
