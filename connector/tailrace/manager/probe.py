@@ -1,6 +1,6 @@
 """A thread beside the pipeline that asks the servers every ten seconds: lag, log, pending events, dead letters, TLS.
 
-It has its own sessions, and a limit for every wait. Whatever happens here, the pipeline goes on.
+It has its own sessions, and a limit for every wait. An error here never ends the pipeline.
 """
 
 from __future__ import annotations

@@ -175,7 +175,7 @@ well_formed = st.recursive(
 )  # fmt: skip
 
 
-@given(st.dictionaries(names, well_formed, max_size=5))
+@given(st.dictionaries(names.filter(lambda name: not name.startswith("$")), well_formed, max_size=5))
 def test_an_unreadable_row_keeps_the_whole_document(document: dict[str, Any]) -> None:
     raw = bson.encode({**document, "payload": MinKey()})
     kept = json_util.loads((row_of(raw, required=(), optional=()).values[0] or b"").decode(), json_options=STRICT)
