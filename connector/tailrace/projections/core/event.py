@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Any
 
 from tailrace.projections.core.store import Partition, WaitingEvent
@@ -56,7 +57,7 @@ class Event:
 
     @property
     def replay_id(self) -> str | None:
-        return self.header(REPLAY)
+        return self.header(REPLAY) if REPLAY in self.header_values else None
 
     @property
     def redriven_for(self) -> str | None:
@@ -103,9 +104,15 @@ def to_text(value: bytes) -> str:
     return f"\ufffdhex:{value.hex()}" if "\0" in text else text
 
 
+_type_text = lru_cache(maxsize=256)(to_text)
+"""There are few types."""
+
+
 def index_key(value: str) -> str:
     """Returns an id that fits into every index: one longer than MAX_ID_LENGTH is cut and its hash appended."""
-    clean = value.encode(errors="replace").decode().replace("\0", "\ufffd")
+    clean = value
+    if not value.isascii() or "\0" in value:
+        clean = value.encode(errors="replace").decode().replace("\0", "\ufffd")
     if len(clean) <= MAX_ID_LENGTH:
         return clean
     return f"{clean[:64]}… sha256:{hashlib.sha256(clean.encode()).hexdigest()}"
@@ -121,15 +128,15 @@ def read_event(
     timestamp = values.get("timestamp")
     return Event(
         # With the time: a topic that was deleted and re-created has the same offsets again.
-        id=index_key(to_text(event_id)) if event_id else f"{partition}@{offset}/{time_ms}",
-        type=to_text(event_type) if event_type else "",
-        key=key,
-        value=value,
-        headers=headers,
-        partition=partition,
-        offset=offset,
+        index_key(to_text(event_id)) if event_id else f"{partition}@{offset}/{time_ms}",
+        _type_text(event_type) if event_type else "",
+        key,
+        value,
+        headers,
+        partition,
+        offset,
         # The header holds the commit time; the record's own time may be that of the broker.
-        time_ms=int(timestamp) if timestamp and timestamp.isdigit() and len(timestamp) <= MAX_TIME_DIGITS else time_ms,
+        int(timestamp) if timestamp and timestamp.isdigit() and len(timestamp) <= MAX_TIME_DIGITS else time_ms,
         header_values=values,
     )
 

@@ -17,9 +17,9 @@ from psycopg.sql import SQL, Composed
 
 from tailrace.errors import Reason, Rejected
 from tailrace.projections.core.store import effects_ended
-from tailrace.projections.postgres.table import Table, look_up
+from tailrace.projections.postgres.table import Row, Table, look_up
 from tailrace.projections.postgres.values import ColumnEncoder
-from tailrace.projections.postgres.writes import Write, WriteStatement, plan
+from tailrace.projections.postgres.writes import Write, WriteShape, WriteStatement, plan, write_shape
 
 Query = LiteralString | bytes | SQL | Composed
 Params = Sequence[Any] | Mapping[str, Any]
@@ -41,14 +41,13 @@ class PostgresEffects:
 
         Other columns keep their values. For a JSON column give a dict or list, or a str that is JSON text.
         """
-        twice = [name for name in key if name in values and values[name] != key[name]]
-        if twice:
-            raise ValueError(f"{table}.{twice[0]} is given two values, by key and by values")
-        self._defer(Write(table, dict(key), dict(values)))
+        if not key.keys().isdisjoint(values):
+            values = _without_key(table, key, values)
+        self._defer(write_shape(table, tuple(key), tuple(values)), key, tuple(values.values()))
 
     def delete(self, table: str, key: Mapping[str, Any]) -> None:
         """Deletes the rows with `key`, which may be any columns."""
-        self._defer(Write(table, dict(key), None))
+        self._defer(write_shape(table, tuple(key), None), key, ())
 
     async def execute(self, sql: Query, params: Params | None = None) -> int:
         """Runs a statement; returns the number of affected rows."""
@@ -84,10 +83,10 @@ class PostgresEffects:
                 raise
 
     async def _execute_writes(self, writes: list[Write]) -> None:
-        for write in writes:
-            if write.table not in self._tables:
-                self._tables[write.table] = await look_up(self._connection, write.table)
-            self._tables[write.table].require((*write.key, *(write.values or ())))
+        for shape in {shape: None for shape, _ in writes}:
+            if shape.table not in self._tables:
+                self._tables[shape.table] = await look_up(self._connection, shape.table)
+            self._tables[shape.table].require(shape.names)
         statements = list(plan(writes, self._tables))
         try:
             if len(statements) == 1:
@@ -109,28 +108,37 @@ class PostgresEffects:
             raise effects_ended()
         return self._open
 
-    def _defer(self, write: Write) -> None:
-        if not write.key:
-            raise ValueError(f"a write to {write.table} needs a key")
-        for name, value in write.key.items():
-            if value is None:
-                raise ValueError(f"{write.table}.{name} is None: no row has NULL as its key")
+    def _defer(self, shape: WriteShape, key: Mapping[str, Any], values: Row) -> None:
+        if not key:
+            raise ValueError(f"a write to {shape.table} needs a key")
+        row = (*key.values(), *values)
+        if None in row[: len(key)]:
+            name = next(name for name, value in key.items() if value is None)
+            raise ValueError(f"{shape.table}.{name} is None: no row has NULL as its key")
         if self._open is None:
             raise effects_ended()
-        self._writes.append(write)
+        self._writes.append((shape, row))
 
     async def _run(self, sql: Query, params: Params | None) -> AsyncCursor[RowDict]:
         await self.flush()
         return await self._connection.cursor(row_factory=dict_row).execute(sql, params)
 
     async def _execute_statement(self, statement: WriteStatement) -> None:
-        table = self._tables[statement.table]
-        names = (*statement.key, *(statement.values or ()))
+        shape, rows = statement
+        table = self._tables[shape.table]
         columns = [
-            self._encoder.column([row[at] for row in statement.rows], table.columns[name].type)
-            for at, name in enumerate(names)
+            self._encoder.column(values, table.columns[name].type)
+            for name, values in zip(shape.names, zip(*rows, strict=True), strict=True)
         ]
-        await self._connection.execute(table.statement(statement.key, statement.values).encode(), columns)
+        await self._connection.execute(table.statement(shape.key, shape.values), columns)
+
+
+def _without_key(table: str, key: Mapping[str, Any], values: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Returns `values` without the columns of `key`; raises ValueError if they differ."""
+    for name in key:
+        if name in values and values[name] != key[name]:
+            raise ValueError(f"{table}.{name} is given two values, by key and by values")
+    return {name: value for name, value in values.items() if name not in key}
 
 
 def rejected(error: psycopg.DataError) -> Rejected:

@@ -57,7 +57,7 @@ async def swap_schemas(session: Session, schema: str, name: str, catch_up: Catch
         await session.execute(sql.SQL(_LOCK).format(names["new"]))
         partitions = [array([each.topic for each in reached]), numbers([each.number for each in reached])]
         await session.execute(
-            sql.SQL(_REACHED).format(names["new"]), [*partitions, numbers(reached.values()), name]
+            sql.SQL(_REACHED).format(names["new"]), [*partitions, numbers([*reached.values()]), name]
         )  # fmt: skip
         await session.execute(sql.SQL("DROP SCHEMA IF EXISTS {away} CASCADE").format(**names))
         await session.execute(sql.SQL("ALTER SCHEMA {old} RENAME TO {away}").format(**names))

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 from psycopg import AsyncConnection
 
 from tailrace.errors import ConfigError
-from tailrace.projections.postgres.values import identity
+from tailrace.projections.postgres.values import SCALARS, identities
 from tailrace.sql_names import quote, split_table
 
 Row = tuple[Any, ...]
@@ -33,18 +33,21 @@ class Table:
     columns: Mapping[str, ProjectionColumn]
     bound: bool
     checked: bool
-    _statements: dict[tuple[Names, Names | None], str] = field(default_factory=dict)
+    _statements: dict[tuple[Names, Names | None], bytes] = field(default_factory=dict)
 
-    def identity(self, key: Mapping[str, Any]) -> Row | None:
-        """Returns a value that is equal for equal keys only; None if that is not certain."""
+    def identities(self, key: Names, rows: Iterable[Row]) -> Sequence[Any] | None:
+        """Returns for each row a value that is equal for equal keys only; None if that is not certain.
+
+        `key` names the first columns of the rows.
+        """
         found = []
-        for name in sorted(key):
+        for name, values in zip(key, zip(*rows, strict=False), strict=False):
             column = self.columns.get(name)
-            value = None if column is None or not column.exact else identity(key[name], column.type, column.length)
-            if value is None:
+            known = None if column is None or not column.exact else identities(values, column.type, column.length)
+            if known is None:
                 return None
-            found.append(value)
-        return tuple(found)
+            found.append(known)
+        return found[0] if len(found) == 1 else list(zip(*found, strict=True))
 
     def require(self, names: Iterable[str]) -> None:
         for name in names:
@@ -55,11 +58,11 @@ class Table:
                     remedy="Add the column, or fix the name.",
                 )
 
-    def statement(self, key: Names, values: Names | None) -> str:
-        """Returns an upsert, or a deletion if `values` is None; its parameters are a text array for each column."""
+    def statement(self, key: Names, values: Names | None) -> bytes:
+        """Returns an upsert, or a deletion if `values` is None; its parameters are an array for each column."""
         known = self._statements.get((key, values))
         if known is None:
-            known = _delete(key, self) if values is None else _upsert(key, values, self)
+            known = (_delete(key, self) if values is None else _upsert(key, values, self)).encode()
             self._statements[key, values] = known
         return known
 
@@ -97,8 +100,11 @@ def _same(other: str, key: Sequence[str]) -> str:
 
 
 def _given(names: Sequence[str], table: Table) -> str:
-    casts = ", ".join(f"c{at}::{_literal(table.columns[each].type)} AS {_name(each)}" for at, each in enumerate(names))
-    arrays = ", ".join("%s::text[]" for _ in names)
+    kinds = [_literal(table.columns[each].type) for each in names]
+    casts = ", ".join(
+        f"c{at}::{kind} AS {_name(each)}" for at, (each, kind) in enumerate(zip(names, kinds, strict=True))
+    )
+    arrays = ", ".join(f"%s::{kind if kind in SCALARS else 'text'}[]" for kind in kinds)
     return f"SELECT {casts} FROM unnest({arrays}) AS u({', '.join(f'c{at}' for at in range(len(names)))})"  # noqa: S608
 
 

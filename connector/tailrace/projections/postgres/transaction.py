@@ -157,12 +157,12 @@ class PostgresTransaction:
 
     async def set_outcomes(self, outcomes: Mapping[str, EventOutcome]) -> None:
         if outcomes:
-            await self._session.execute(_SETTLE, [array(outcomes), array(outcomes.values()), self._name])
+            await self._session.execute(_SETTLE, [array([*outcomes]), array([*outcomes.values()]), self._name])
 
     async def entities(self, names: Collection[str]) -> dict[str, EntityState]:
         if not names:
             return {}
-        found = await self._rows(_ENTITIES, [self._name, array(names)])
+        found = await self._rows(_ENTITIES, [self._name, array([*names])])
         self._unlocked = self._unlocked.union(names).difference(row[0] for row in found)
         return {entity: EntityState(version, deleted) for entity, version, deleted in found if version > NO_VERSION}
 
@@ -175,7 +175,7 @@ class PostgresTransaction:
             numbers([states[name].version for name in names]),
             array(["t" if states[name].deleted else "f" for name in names]),
         ]
-        saved = await self._session.execute(_SAVE_ENTITIES, [self._name, *columns, array(self._unlocked)])
+        saved = await self._session.execute(_SAVE_ENTITIES, [self._name, *columns, array([*self._unlocked])])
         _require_all(saved.rowcount, names)
         self._unlocked.difference_update(names)
 
@@ -206,7 +206,7 @@ class PostgresTransaction:
     async def waiting(self, names: Collection[str]) -> list[WaitingEvent]:
         if not names:
             return []
-        return [_waiting(*row) for row in await self._rows(_WAITING_FOR, [self._name, array(names)])]
+        return [_waiting(*row) for row in await self._rows(_WAITING_FOR, [self._name, array([*names])])]
 
     async def expired(self, before_ms: int, limit: int) -> list[WaitingEvent]:
         rows = await self._rows(_EXPIRED, [self._name, *self._partition, before_ms, limit])
@@ -214,7 +214,7 @@ class PostgresTransaction:
 
     async def release(self, event_ids: Collection[str]) -> None:
         if event_ids:
-            await self._session.execute(_RELEASE, [self._name, array(event_ids)])
+            await self._session.execute(_RELEASE, [self._name, array([*event_ids])])
 
     async def horizon(self) -> int:
         return await horizon_of(self._session, self._name)

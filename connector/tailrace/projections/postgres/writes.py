@@ -9,92 +9,109 @@ combined.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any, NamedTuple
 
-from tailrace.projections.postgres.table import Row, Table
+from tailrace.projections.postgres.table import Names, Row, Table
 
 
-class Write(NamedTuple):
-    """An upsert, or a deletion if `values` is None."""
+@dataclass(frozen=True, slots=True, eq=False)
+class WriteShape:
+    """The columns of an upsert, or of a deletion if `values` is None. Writes to the same columns share one object."""
 
     table: str
-    key: Mapping[str, Any]
-    values: Mapping[str, Any] | None
+    key: Names
+    values: Names | None
+
+    @property
+    def names(self) -> Names:
+        return (*self.key, *(self.values or ()))
+
+
+Write = tuple[WriteShape, Row]
+"""The columns of a write and their values, those of the key first."""
 
 
 class WriteStatement(NamedTuple):
-    """Rows for one statement: an upsert, or a deletion if `values` is None. Keys come first in each row."""
+    """Rows for one statement."""
 
-    table: str
-    key: tuple[str, ...]
-    values: tuple[str, ...] | None
+    shape: WriteShape
     rows: Sequence[Row]
+
+
+@lru_cache(maxsize=1024)
+def write_shape(table: str, key: Names, values: Names | None) -> WriteShape:
+    return WriteShape(table, key, values)
 
 
 def plan(writes: Sequence[Write], tables: Mapping[str, Table]) -> Iterator[WriteStatement]:
     """Yields statements with the same result as executing `writes` one by one."""
     by_table: dict[str, list[Write]] = {}
     for write in writes:
-        by_table.setdefault(write.table, []).append(write)
+        by_table.setdefault(write[0].table, []).append(write)
     free: set[str] = set()
     for name, own in by_table.items():
         identities = _independent(own, tables[name])
         if identities is not None:
             free.add(name)
-            yield from _merged(name, own, identities)
-    yield from _in_order([write for write in writes if write.table not in free], tables)
+            yield from _merged(own, identities)
+    if len(free) < len(by_table):
+        yield from _in_order([write for write in writes if write[0].table not in free], tables)
 
 
-def _independent(writes: Sequence[Write], table: Table) -> list[Row] | None:
+def _independent(writes: Sequence[Write], table: Table) -> Sequence[Any] | None:
     """Returns the identity of each write's row if the order of rows does not matter, else None."""
     # Keys of different columns, such as a deletion by a part of the key, may select the same rows.
-    if table.bound or len({frozenset(write.key) for write in writes}) > 1:
+    if table.bound or len(keys := {shape.key for shape, _ in writes}) > 1:
         return None
-    identities = [table.identity(write.key) for write in writes]
-    known = [each for each in identities if each is not None]
-    return known if len(known) == len(identities) else None
+    return table.identities(keys.pop(), [row for _, row in writes])
 
 
-def _merged(table: str, writes: Sequence[Write], identities: Sequence[Row]) -> Iterator[WriteStatement]:
-    key = tuple(sorted(writes[0].key))
-    deleted: dict[Row, Row] = {}
-    upserts: dict[Row, dict[str, Any]] = {}
-    for write, row in zip(writes, identities, strict=True):
-        if write.values is None:
-            upserts.pop(row, None)
-            deleted[row] = tuple([write.key[name] for name in key])
-        elif row in upserts:
-            upserts[row].update(write.values)
+def _merged(writes: Sequence[Write], identities: Sequence[Any]) -> Iterator[WriteStatement]:
+    deleted: dict[Any, Write] = {}
+    upserts: dict[Any, Write] = {}
+    for write, identity in zip(writes, identities, strict=True):
+        shape = write[0]
+        if shape.values is None:
+            upserts.pop(identity, None)
+            deleted[identity] = write
+        elif (earlier := upserts.get(identity)) is None or earlier[0] is shape:
+            upserts[identity] = write
         else:
-            upserts[row] = {**write.key, **write.values}
-    if deleted:
-        yield WriteStatement(table, key, None, [deleted[row] for row in sorted(deleted)])
-    shapes: dict[tuple[str, ...], list[Row]] = {}
-    for row in sorted(upserts):  # so that two workers lock rows in the same order
-        columns = upserts[row]
-        names = tuple(sorted(columns.keys() - set(key)))
-        shapes.setdefault(names, []).append(tuple([columns[name] for name in (*key, *names)]))
-    for names, rows in shapes.items():
-        yield WriteStatement(table, key, names, rows)
+            upserts[identity] = _union(earlier, write)
+    for chosen in (deleted, upserts):
+        by_shape: dict[WriteShape, list[Row]] = {}
+        for identity in sorted(chosen):  # so that two workers lock rows in the same order
+            shape, row = chosen[identity]
+            by_shape.setdefault(shape, []).append(row)
+        for shape, rows in by_shape.items():
+            yield WriteStatement(shape, rows)
+
+
+def _union(earlier: Write, later: Write) -> Write:
+    """Returns one upsert for two of the same row: of the columns in both, the later values."""
+    shape, row = earlier
+    columns = dict(zip(shape.names, row, strict=True)) | dict(zip(later[0].names, later[1], strict=True))
+    names = tuple(columns)
+    return write_shape(shape.table, shape.key, names[len(shape.key) :]), tuple(columns.values())
 
 
 def _in_order(writes: Iterable[Write], tables: Mapping[str, Table]) -> Iterator[WriteStatement]:
     statement: WriteStatement | None = None
     rows: list[Row] = []
-    seen: set[Row | None] = set()
-    for write in writes:
-        key = tuple(sorted(write.key))
-        values = None if write.values is None else tuple(sorted(write.values.keys() - set(key)))
-        whole = {**(write.values or {}), **write.key}
-        identity = tables[write.table].identity(write.key)
+    seen: set[Any] = set()
+    for shape, row in writes:
+        identities = tables[shape.table].identities(shape.key, [row])
+        identity = None if identities is None else identities[0]
         # One statement must not write a row twice; a row with an uncertain identity may be any other.
         alone = identity is None or identity in seen or None in seen
-        if statement is None or statement[:3] != (write.table, key, values) or alone:
+        if statement is None or statement.shape is not shape or alone:
             if statement is not None:
                 yield statement
             rows, seen = [], set()
-            statement = WriteStatement(write.table, key, values, rows)
-        rows.append(tuple([whole[name] for name in (*key, *(values or ()))]))
+            statement = WriteStatement(shape, rows)
+        rows.append(row)
         seen.add(identity)
     if statement is not None:
         yield statement

@@ -11,8 +11,8 @@ from uuid import UUID
 import pytest
 
 from tailrace.projections.postgres.table import ProjectionColumn, Table
-from tailrace.projections.postgres.values import array, identity
-from tailrace.projections.postgres.writes import Write, plan
+from tailrace.projections.postgres.values import array, identity, numbers
+from tailrace.projections.postgres.writes import plan, write_shape
 
 
 def table(*, bound: bool = False, key: str = "integer", exact: bool = True) -> Table:
@@ -23,8 +23,11 @@ def table(*, bound: bool = False, key: str = "integer", exact: bool = True) -> T
 
 def steps(tables: Mapping[str, Table], *writes: tuple[str, Any, Mapping[str, Any] | None]) -> list[tuple[Any, ...]]:
     """Returns (table, columns besides the key, rows) of each statement."""
-    asked = [Write(name, {"id": row}, values) for name, row, values in writes]
-    return [(step.table, step.values, list(step.rows)) for step in plan(asked, tables)]
+    asked = [
+        (write_shape(name, ("id",), None if values is None else tuple(values)), (row, *(values or {}).values()))
+        for name, row, values in writes
+    ]
+    return [(step.shape.table, step.shape.values, list(step.rows)) for step in plan(asked, tables)]
 
 
 def test_rows_of_a_table_are_written_together() -> None:
@@ -109,5 +112,26 @@ def test_identity(value: Any, kind: str, length: int, expected: Any) -> None:
     assert type(identity(value, kind, length)) is type(expected)
 
 
-def test_a_literal_of_texts() -> None:
-    assert array(["a", None, "", 'q"', "b\\", "{,}"]) == '{"a",NULL,"","q\\"","b\\\\","{,}"}'
+@pytest.mark.parametrize(
+    ("texts", "literal"),
+    [
+        (["a", None, "", 'q"', "b\\", "{,}", "NULL"], '{"a",null,"","q\\"","b\\\\","{,}","NULL"}'),
+        (["a\nb", None, "é"], '{"a\nb",NULL,"é"}'),
+        (["\\n", "\x7f\t"], '{"\\\\n","\x7f\t"}'),
+        ([], "{}"),
+    ],
+)
+def test_a_literal_of_texts(texts: list[str | None], literal: str) -> None:
+    assert array(texts) == literal
+
+
+def test_a_literal_of_numbers() -> None:
+    assert numbers([1, None, -(2**63)]) == "{1,null,-9223372036854775808}"
+    assert numbers([2**70, None]) == "{1180591620717411303424,NULL}", "Postgres refuses it, not the encoder"
+
+
+def test_columns_of_one_shape_and_of_several() -> None:
+    """The later values of a row count, in the columns that both writes have."""
+    first, again, other = {"a": "1", "b": "2"}, {"a": "3", "b": "4"}, {"b": "5", "c": "6"}
+    assert steps({"t": table()}, ("t", 1, first), ("t", 1, again)) == [("t", ("a", "b"), [(1, "3", "4")])]
+    assert steps({"t": table()}, ("t", 1, first), ("t", "1", other)) == [("t", ("a", "b", "c"), [("1", "1", "5", "6")])]
