@@ -11,12 +11,13 @@ The order of the steps carries the guarantee:
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Awaitable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from tailrace.errors import Reason, Rejected
-from tailrace.projections.core.event import Event, index_key, restore_event
+from tailrace.projections.core.event import REDRIVEN_FOR, REPLAY, Event, index_key, restore_event
+from tailrace.projections.core.first_step import first_step
 from tailrace.projections.core.handlers import RegisteredHandler
 from tailrace.projections.core.settings import ProjectionSpec
 from tailrace.projections.core.store import EntityState, EventOutcome, Marker, StoreTransaction, WaitingEvent
@@ -157,8 +158,9 @@ class BatchRun:
 
     def _may_be_repeat(self, event: Event) -> bool:
         """Whether it may have been applied long ago: replayed, read again, or redriven for another projection."""
-        redriven_for_other = event.redriven_for not in (None, self._spec.projection)
-        return event.offset < self._furthest or event.replay_id is not None or redriven_for_other
+        if event.offset < self._furthest or REPLAY in event.header_values:
+            return True
+        return REDRIVEN_FOR in event.header_values and event.redriven_for not in (None, self._spec.projection)
 
     def _identify(self, event: Event) -> Event:
         """Fills in entity and version."""
@@ -234,17 +236,23 @@ class BatchRun:
 
     async def _call_handler(self, registered: RegisteredHandler, event: Event) -> None:
         self._spec.on_handler_call()
-        limit = asyncio.timeout(self._spec.settings.time_limit)
         try:
             with self._spec.tracing.handler(event):
-                async with limit:
-                    await registered.handler(event, self._transaction.effects)
+                rest = first_step(registered.handler(event, self._transaction.effects))
+                if rest is not None:
+                    await self._finish_call(rest)
         except asyncio.CancelledError:
             task = asyncio.current_task()
             if task is not None and task.cancelling():
                 raise
             # Something the handler awaited was cancelled. Raised as it is, it would end the worker silently.
             raise RuntimeError("the handler waited for a task that was cancelled") from None
+
+    async def _finish_call(self, rest: Awaitable[None]) -> None:
+        limit = asyncio.timeout(self._spec.settings.time_limit)
+        try:
+            async with limit:
+                await rest
         except TimeoutError:
             if limit.expired():
                 raise HandlerTimeout(f"the handler took longer than {self._spec.settings.time_limit:g} s") from None

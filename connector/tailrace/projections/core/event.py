@@ -57,7 +57,7 @@ class Event:
 
     @property
     def replay_id(self) -> str | None:
-        return self.header(REPLAY) if REPLAY in self.header_values else None
+        return self.header(REPLAY)
 
     @property
     def redriven_for(self) -> str | None:
