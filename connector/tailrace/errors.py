@@ -5,6 +5,8 @@
     │   ├── StartWhereInvalid       the predicate of the first read (source.start_where) cannot be used
     │   ├── StartWhereChanged       the predicate is not the one that an unfinished first read began with
     │   ├── TransactionEnded        a handler has ended the transaction of its events
+    │   ├── EventNotSettled         an agent asked for its next event without once() or skip() for the last one
+    │   ├── EventSettledTwice       an agent called once() or skip() again for the same event
     │   ├── NoOutboxTable           the command needs an outbox table, and the pipeline reads messages
     │   ├── PipelineUnknown         the worker has no pipeline of this name
     │   ├── PipelineExists          the worker already has a pipeline of this name
@@ -71,21 +73,26 @@
     │   ├── TopicReplaced           a topic is not the one that was read before
     │   ├── ReadRefused             Kafka refuses to let it read (rights, group)
     │   ├── AgentCrashed            an agent of the same app fails repeatedly
+    │   ├── AgentEnded              an agent has returned, and its events are not applied any more
     │   ├── PositionMoved           its offsets were set back while it ran
     │   ├── ProjectionStalled       it has made no progress, or had no partitions, for too long
     │   ├── RecordsDropped          fetched records repeatedly do not reach it
     │   └── BehindHorizon           a reset would apply events whose markers were pruned       (exit 2)
+    ├── EventNotApplied             an agent's event was rolled back; it is applied again  peer    RETRY
     ├── SchemaError                 a schema is not usable                      user    HALT
     │   ├── SchemaVersionInvalid    a schema's version is neither a whole number nor major.minor.patch
     │   └── RegistryRefused         the registry refuses the credentials, or is not a registry
     ├── OutboxError                 a service cannot add an event to its outbox user    HALT
-    │   ├── NotInTransaction        the writer was called outside of a transaction
+    │   ├── NotInTransaction        the writer, or the inbox, was called outside of a transaction
     │   ├── EventInvalid            the event could never be published
     │   ├── EventExists             the outbox already has an event with this id
     │   ├── NotCommitted            the event's transaction is not committed
     │   ├── EventDeadLettered       the event was dead-lettered instead of published
     │   ├── ReceiptUnavailable      nothing shows whether the event is published
     │   └── NotPublishedYet         the event was not published within the time limit   RETRY
+    ├── InboxError                  a consumer cannot mark an event as processed user   HALT
+    │   ├── MarkerInvalid           an event id, consumer group or entity cannot be stored in a marker
+    │   └── InboxUnfit              the markers' table or collection is missing, or lacks its unique index
     ├── PipelineStalled             the pipeline runs, but makes no progress    ours    HALT
     ├── Halted                      a bad event, and the policy is `halt`       user    HALT
     └── Rejected                    this one event cannot be published          user    DEAD_LETTER
@@ -156,6 +163,14 @@ class StartWhereChanged(ConfigError):
 
 
 class TransactionEnded(ConfigError):
+    pass
+
+
+class EventNotSettled(ConfigError):
+    pass
+
+
+class EventSettledTwice(ConfigError):
     pass
 
 
@@ -452,6 +467,10 @@ class AgentCrashed(ProjectionError):
     pass
 
 
+class AgentEnded(ProjectionError):
+    pass
+
+
 class PositionMoved(ProjectionError):
     pass
 
@@ -466,6 +485,12 @@ class RecordsDropped(ProjectionError):
 
 class BehindHorizon(ProjectionError):
     exit_code = 2
+
+
+class EventNotApplied(TailraceError):
+    """Raised by `once()` of an agent's event. The event is applied again, by this worker or by another one."""
+
+    action = Action.RETRY
 
 
 class SchemaError(TailraceError):
@@ -510,6 +535,18 @@ class ReceiptUnavailable(OutboxError):
 
 class NotPublishedYet(OutboxError):
     action = Action.RETRY
+
+
+class InboxError(TailraceError):
+    pass
+
+
+class MarkerInvalid(InboxError):
+    pass
+
+
+class InboxUnfit(InboxError):
+    pass
 
 
 class PipelineStalled(TailraceError):

@@ -61,6 +61,8 @@ STAYS_FAILED = frozenset(
         "StartWhereInvalid",
         "StartWhereChanged",
         "TransactionEnded",
+        "EventNotSettled",
+        "EventSettledTwice",
         "NoOutboxTable",
         "PipelineUnknown",
         "PipelineExists",
@@ -106,6 +108,8 @@ STAYS_FAILED = frozenset(
         "TopicReplaced",
         "ReadRefused",
         "AgentCrashed",
+        "AgentEnded",
+        "EventNotApplied",
         "PositionMoved",
         "ProjectionStalled",
         "RecordsDropped",
@@ -118,6 +122,9 @@ STAYS_FAILED = frozenset(
         "EventDeadLettered",
         "ReceiptUnavailable",
         "NotPublishedYet",
+        "InboxError",
+        "MarkerInvalid",
+        "InboxUnfit",
     }
 )
 """All other codes. A test makes sure that every error is in one of the two sets."""
