@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
+
+from confluent_kafka import Message
 
 from benchmarks.projection_task import Stopwatch, task
 from tailrace.projections import Event, MongoEffects, MongoStore, PostgresEffects, PostgresStore, Projection
 from tailrace.projections.core.apply import BatchResult
 from tailrace.projections.core.partition_worker import PartitionWorker
-from tailrace.projections.core.store import EventOutcome, ProjectionStore
+from tailrace.projections.core.store import EventOutcome, Partition, ProjectionStore
 from tailrace.projections.faust.app import projection_app
 
 TASK = task()
@@ -34,10 +37,10 @@ class Timed(Projection):
         self.watch = Stopwatch(TASK.file)
         super().__init__(*args, **settings)
 
-    def receive(self, topic: str, partition: int, offset: int, follows: int, message: Any) -> bool:
+    def receive(self, partition: Partition, messages: Sequence[Message]) -> None:
         if not self.watch.running:
             self.watch.start()
-        return super().receive(topic, partition, offset, follows, message)
+        super().receive(partition, messages)
 
     def committed(self, worker: PartitionWorker, applied: BatchResult) -> None:
         super().committed(worker, applied)

@@ -1,5 +1,7 @@
 """Part of `make bench`: the rate of a projection, compared with a Faust worker that only counts the events.
 
+It is also compared with a consumer of the same job that is written by hand, without the kit.
+
 Real Kafka, real Postgres with fsync, one worker process for all four partitions. Each round runs every variant on the
 same topic from its beginning. Ratios are taken within a round, and the median counts, because absolute figures depend
 on the load of the machine. The result of each projection is checked.
@@ -47,9 +49,10 @@ class Way(NamedTuple):
 BARE = Way("bare", "bare Faust, counting")
 SINGLE = Way("single", "Postgres, 1 event a transaction", 0.1)
 BATCHED = Way("batched", "Postgres, batched")
+HAND_WRITTEN = Way("hand_written", "hand-written: confluent-kafka + psycopg")
 EXECUTE = Way("execute", "Postgres, batched, own SQL", 0.4)
 MONGO = Way("mongo", "MongoDB, batched", 0.4)
-WAYS = (BARE, BATCHED, SINGLE, EXECUTE, MONGO)
+WAYS = (BARE, HAND_WRITTEN, BATCHED, SINGLE, EXECUTE, MONGO)
 REACH_BARE = 0.6
 """Of the bare worker's rate, for the batched projection."""
 REACH_SINGLE = 5.0
@@ -60,7 +63,7 @@ def main() -> None:
     arguments = _arguments()
     with Stack("16", mongo=True, progress=_say) as stack, tempfile.TemporaryDirectory() as name:
         bench = Bench(stack, Path(name))
-        for way in (BARE, BATCHED, MONGO):
+        for way in (BARE, HAND_WRITTEN, BATCHED, MONGO):
             bench.measure(way, WARM_UP, "warm")
         measured: dict[str, list[Taken]] = {way.key: [] for way in WAYS}
         counts = {way.key: max(PARTITIONS, int(EVENTS * arguments.scale * way.share)) for way in WAYS}
@@ -81,6 +84,7 @@ def main() -> None:
                 for way in WAYS
             ],
             "batched_to_bare_by_round": _ratios(measured, counts, BATCHED, BARE),
+            "batched_to_hand_written_by_round": _ratios(measured, counts, BATCHED, HAND_WRITTEN),
             "batched_to_single_by_round": _ratios(measured, counts, BATCHED, SINGLE),
             "reach": {"batched_to_bare": REACH_BARE, "batched_to_single": REACH_SINGLE},
         }
@@ -111,6 +115,8 @@ class Bench:
             folder = str(self._folder / name)
             program = ["faust", "--quiet", "-A", "benchmarks.projection_bare", "--datadir", folder, "worker"]
             program.append("--without-web")
+        elif way is HAND_WRITTEN:
+            program = ["benchmarks.projection_hand_written"]
         log = file.with_suffix(".log")
         with log.open("wb") as output:
             worker = subprocess.Popen(
@@ -143,10 +149,11 @@ class Bench:
 
     def _found(self, schema: str, way: Way) -> tuple[int, ...]:
         table = "order_totals" if way is EXECUTE else "order_summary"
+        markers = "processed_events" if way is HAND_WRITTEN else "tailrace_markers WHERE outcome = 'applied'"
         with self._stack.postgres.connect() as connection:
             connection.execute(f"SET search_path TO {schema}")
             row = connection.execute(
-                f"SELECT (SELECT count(*) FROM tailrace_markers WHERE outcome = 'applied'), count(*), "
+                f"SELECT (SELECT count(*) FROM {markers}), count(*), "
                 f"count(*) FILTER (WHERE state = 'shipped'), sum(amount)::bigint FROM {table}"
             ).fetchone()
             connection.execute(f"DROP SCHEMA {schema} CASCADE")
@@ -211,16 +218,18 @@ def _versions(stack: Stack) -> dict[str, str]:
 
 
 def _report(result: dict[str, Any]) -> None:
-    print(f"\n{'':34}{'events/s':>10}{'to bare':>9}{'CPU s/M':>9}{'peak MB':>9}{'own MB':>8}")
+    print(f"\n{'':42}{'events/s':>10}{'to bare':>9}{'CPU s/M':>9}{'peak MB':>9}{'own MB':>8}")
     for row in result["ways"]:
         print(
-            f"{row['way']:34}{row['events_per_s']:>10,}{row['to_bare']:>9.0%}"
+            f"{row['way']:42}{row['events_per_s']:>10,}{row['to_bare']:>9.0%}"
             f"{row['cpu_s_per_million']:>9.1f}{row['peak_mb']:>9.0f}{row['anon_mb']:>8.0f}"
         )
     bare, single = result["batched_to_bare_by_round"], result["batched_to_single_by_round"]
+    by_hand = result["batched_to_hand_written_by_round"]
     print(
         f"\nbatched, median and lowest of {result['rounds']} rounds: "
         f"{median(bare):.0%} and {min(bare):.0%} of bare Faust (reach {REACH_BARE:.0%}), "
+        f"{median(by_hand):.0%} and {min(by_hand):.0%} of the hand-written consumer, "
         f"{median(single):.1f} and {min(single):.1f} times one event a transaction (reach {REACH_SINGLE:.0f})\n"
     )
 
