@@ -19,14 +19,13 @@ class RestOfCall:
 
     def __await__(self) -> Generator[Any, Any, None]:
         while True:
+            thrown: BaseException | None = None
             try:
-                sent = yield self._pending
+                yield self._pending
             except BaseException as error:  # noqa: BLE001 - cancellation too: the call decides what it does with it
                 thrown = error
-            else:
-                thrown = None
             try:
-                self._pending = self._steps.send(sent) if thrown is None else self._steps.throw(thrown)
+                self._pending = next(self._steps) if thrown is None else self._steps.throw(thrown)
             except StopIteration:
                 return
 
