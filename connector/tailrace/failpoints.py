@@ -26,6 +26,7 @@ REDRIVE_BEFORE_PRODUCE = "redrive-before-produce"  # a transaction for dead lett
 REDRIVE_AFTER_PRODUCE = "redrive-after-produce"  # their records and resolutions are produced, not committed
 REDRIVE_AFTER_COMMIT = "redrive-after-commit"  # committed, and not reported yet
 SKIP_BEGUN = "skip-begun"  # the intention to skip a transaction is stored, nothing of it is published
+PROJECTION_HANDED_OVER = "projection-handed-over"  # an agent gets the events now, it has not settled them
 PROJECTION_APPLIED = "projection-applied"  # handlers have run, the store's transaction is not committed
 PROJECTION_COMMITTED = "projection-committed"  # the store has committed, and nothing else knows it yet
 PROJECTION_LETTER = "projection-letter"  # the dead letter is written, the event is not marked as done
@@ -54,7 +55,7 @@ ALL = (
 """The failpoints of a pipeline."""
 REDRIVING = (REDRIVE_BEFORE_PRODUCE, REDRIVE_AFTER_PRODUCE, REDRIVE_AFTER_COMMIT)
 """The failpoints of `tailrace dlq redrive`."""
-PROJECTING = (PROJECTION_APPLIED, PROJECTION_COMMITTED, PROJECTION_LETTER)
+PROJECTING = (PROJECTION_HANDED_OVER, PROJECTION_APPLIED, PROJECTION_COMMITTED, PROJECTION_LETTER)
 """The failpoints of a projection."""
 ARCHIVING = (ARCHIVE_WRITTEN, ARCHIVE_READ_BACK, ARCHIVE_LISTED, ARCHIVE_DELETED)
 """The failpoints of `tailrace archive write`."""

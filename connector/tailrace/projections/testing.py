@@ -6,25 +6,30 @@
         async with tester.effects() as effects:
             assert await effects.fetch_one("SELECT state FROM order_summary") == {"state": "placed"}
 
-The partition worker processes them as in production: markers, versions, transactions, retries (without waiting).
+The partition worker processes them as in production: markers, versions, transactions, retries (without waiting). For an
+agent of `app.events(…)`, give the agent instead of a projection: `ProjectionTester(agent)`.
 """
 
 from __future__ import annotations
 
+import asyncio
 import itertools
 import uuid
 from collections import Counter
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterable, AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from typing import Any, NamedTuple, Self
 
 import orjson
+from faust.types import AgentT
 
 from tailrace.projections.core.apply import BatchResult
 from tailrace.projections.core.event import REPLAY, Event, read_event
 from tailrace.projections.core.failures import Failure
 from tailrace.projections.core.partition_worker import PartitionWorker
 from tailrace.projections.core.store import Partition
+from tailrace.projections.faust.agent_stream import AgentStream
+from tailrace.projections.faust.event_channel import EventChannel
 from tailrace.projections.projection import Projection
 
 FIRST_TIME_MS = 1_700_000_000_000
@@ -40,9 +45,11 @@ class FailedEvent(NamedTuple):
 class ProjectionTester:
     """Stands for one partition of the projection's first topic. `outcomes` counts the outcomes of events."""
 
-    def __init__(self, projection: Projection) -> None:
-        self._projection = projection
-        self._partition = Partition(projection.topics[0], 0)
+    def __init__(self, projection: Projection | AgentT[Any]) -> None:
+        self._agent = None if isinstance(projection, Projection) else projection
+        self._projection = projection if isinstance(projection, Projection) else _channel(projection).projection
+        self._agent_tasks: list[asyncio.Task[None]] = []
+        self._partition = Partition(self._projection.topics[0], 0)
         self._offsets = itertools.count()
         self._worker: PartitionWorker | None = None
         self.dead_letters: list[FailedEvent] = []
@@ -56,9 +63,14 @@ class ProjectionTester:
         furthest = (await store.furthest()).get(self._partition, 0)
         spec = self._projection.spec
         self._worker = PartitionWorker(self._partition, start, furthest, store, spec, self, sleep=_no_sleep)
+        if self._agent is not None:
+            self._agent_tasks = [asyncio.create_task(_run(self._agent)) for _ in range(self._agent.concurrency)]
         return self
 
     async def __aexit__(self, *_: object) -> None:
+        for task in self._agent_tasks:
+            task.cancel()
+        await asyncio.gather(*self._agent_tasks, return_exceptions=True)
         await self._projection.store.close()
 
     async def send(
@@ -91,10 +103,20 @@ class ProjectionTester:
         return event
 
     async def apply_batch(self, *events: Event) -> None:
-        """Processes these events in one batch. Their offsets must increase."""
+        """Processes these events in one batch. Their offsets must increase. Raises the error that ends an agent."""
         if self._worker is None:
             raise RuntimeError("a ProjectionTester is entered with `async with`")
-        await self._worker.process(events)
+        if self._agent is None:
+            await self._worker.process(events)
+            return
+        work = asyncio.create_task(self._worker.process(events))
+        try:
+            await asyncio.wait((work, *self._agent_tasks), return_when=asyncio.FIRST_COMPLETED)
+            if not work.done():
+                await next(task for task in self._agent_tasks if task.done())
+            await work
+        finally:
+            work.cancel()
 
     @asynccontextmanager
     async def effects(self) -> AsyncIterator[Any]:
@@ -130,6 +152,21 @@ class ProjectionTester:
 
     def resume(self, worker: PartitionWorker) -> None:
         """Never called: nothing is queued."""
+
+
+def _channel(agent: AgentT[Any]) -> EventChannel:
+    if not isinstance(agent.channel, EventChannel):
+        raise TypeError(f"{agent.name} does not read a channel of `app.events(…)`")
+    return agent.channel
+
+
+async def _run(agent: AgentT[Any]) -> None:
+    result = agent.fun(AgentStream(_channel(agent), app=agent.app, beacon=agent.beacon))
+    if isinstance(result, AsyncIterable):
+        async for _ in result:
+            pass
+    else:
+        await result
 
 
 async def _no_sleep(seconds: float) -> None:

@@ -4,7 +4,7 @@ The order of the steps carries the guarantee:
 
 1. Read the stored position. This locks the partition against a second worker and shows what is applied already.
 2. Write the markers. Only events whose marker is new go on.
-3. Check versions and call handlers, event by event, in the order of the partition.
+3. Check versions and call handlers, event by event, in the order of the partition; or hand the events over to an agent.
 4. Store the next offset. The caller commits.
 """
 
@@ -19,6 +19,7 @@ from tailrace.errors import Reason, Rejected
 from tailrace.projections.core.event import REDRIVEN_FOR, REPLAY, Event, index_key, restore_event
 from tailrace.projections.core.first_step import first_step
 from tailrace.projections.core.handlers import RegisteredHandler
+from tailrace.projections.core.handover import HandoverFailed, Turn
 from tailrace.projections.core.settings import ProjectionSpec
 from tailrace.projections.core.store import EntityState, EventOutcome, Marker, StoreTransaction, WaitingEvent
 from tailrace.projections.core.versions import VersionCheck, check_version
@@ -39,7 +40,7 @@ class ApplyFailed(Exception):
 
 
 class HandlerTimeout(Exception):
-    """A handler did not return within `time_limit`."""
+    """A handler did not return within `time_limit`, or an agent did not settle its events."""
 
 
 class StoredOffsetMoved(Exception):
@@ -80,16 +81,17 @@ async def apply(
     furthest: int,
     now_ms: int,
     dead_lettered: Collection[str] = (),
+    turn: Turn | None = None,
 ) -> BatchResult:
     """Applies `events` and stores the offset after the last of them.
 
     `expected` is the position as this worker knows it. Offsets below `furthest` have been read before. `dead_lettered`
-    holds the ids of events that are on the dead-letter topic already.
+    holds the ids of events that are on the dead-letter topic already. With a `turn`, an agent applies the events.
     """
     stored = await transaction.position()
     if stored is not None and stored < expected:
         raise StoredOffsetMoved(stored, expected)
-    run = BatchRun(transaction, spec, furthest, now_ms, dead_lettered)
+    run = BatchRun(transaction, spec, furthest, now_ms, dead_lettered, turn)
     await run.apply_all([event for event in events if stored is None or event.offset >= stored])
     await transaction.flush()
     next_offset = events[-1].offset + 1
@@ -108,6 +110,7 @@ class BatchRun:
         furthest: int,
         now_ms: int,
         dead_lettered: Collection[str],
+        turn: Turn | None = None,
     ) -> None:
         self.result = BatchResult()
         self._transaction = transaction
@@ -116,6 +119,7 @@ class BatchRun:
         self._furthest = furthest
         self._now_ms = now_ms
         self._dead_lettered = dead_lettered
+        self._turn = turn
         self._horizon: int | None = None
         self.states: dict[str, EntityState] = {}
         self._changed: dict[str, EntityState] = {}
@@ -131,6 +135,10 @@ class BatchRun:
         if not events:
             return
         fresh = await self._mark(events)
+        if self._turn is not None:
+            await self._hand_over(events, fresh, self._turn)
+            await self.save()
+            return
         if self._versions is not None:
             await self.load_entities({event.entity for event in events if event.entity is not None})
         for index, event in enumerate(events):
@@ -150,6 +158,41 @@ class BatchRun:
             except Exception as error:
                 raise ApplyFailed(error, index, current) from error
         await self.save()
+
+    async def _hand_over(self, events: Sequence[Event], fresh: set[str], turn: Turn) -> None:
+        """Lets an agent apply the events that are new, all at once."""
+        handed: list[int] = []
+        for index, event in enumerate(events):
+            if event.id not in fresh:
+                self.result.duplicates += 1
+                continue
+            fresh.discard(event.id)
+            if event.id in self._dead_lettered:
+                self._record(event, EventOutcome.DEAD)
+                continue
+            try:
+                if self._may_be_repeat(event):
+                    await self._require_marker_kept(event)
+                registered = self._spec.handlers.find(event)
+                if registered is not None:
+                    self._spec.handlers.decode_data(event, registered)
+            except Exception as error:
+                raise ApplyFailed(error, index, event) from error
+            handed.append(index)
+        if not handed:
+            return
+        self._spec.on_handler_call()
+        chosen = [events[index] for index in handed]
+        limit = self._spec.settings.time_limit
+        try:
+            outcome = await turn.hand_over(chosen, self._transaction.effects, self._spec.tracing, limit)
+        except TimeoutError:
+            raise _failed_at(HandlerTimeout(f"the agent took longer than {limit:g} s"), events, handed, None) from None
+        except HandoverFailed as failed:
+            raise _failed_at(failed.error, events, handed, failed.index) from failed.error
+        for event in chosen:
+            self._record(event, outcome)
+            self.result.deleted += event.is_tombstone and outcome is EventOutcome.APPLIED
 
     async def apply_released(self, event: Event) -> bool:
         """Applies an event that waited; returns whether it took effect."""
@@ -286,3 +329,12 @@ class BatchRun:
         released = set(self.released)
         applied = EventOutcome.APPLIED
         return {name: each for name, each in self._outcomes.items() if each is not applied or name in released}
+
+
+def _failed_at(error: Exception, events: Sequence[Event], handed: Sequence[int], index: int | None) -> ApplyFailed:
+    """Returns the failure of an agent, which was at the event `index` of those that were handed over."""
+    if index is None and len(handed) == 1:
+        index = 0
+    if index is None:
+        return ApplyFailed(error)
+    return ApplyFailed(error, handed[index], events[handed[index]])

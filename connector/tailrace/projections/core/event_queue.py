@@ -14,17 +14,28 @@ QUEUED_BYTES = 32 * 1024 * 1024
 
 
 class EventQueue:
-    """Events in the order of their partition. `events` and `within` limit a batch, as in `Settings`."""
+    """Events in the order of their partition. `events` and `within` limit a batch, as in `Settings`.
 
-    def __init__(self, events: int, within: float, pause: Callable[[], None], resume: Callable[[], None]) -> None:
-        self._max_events = events
-        self._within = within
+    It has room for some batches, or for `room` events if that is more.
+    """
+
+    def __init__(
+        self, events: int, within: float, pause: Callable[[], None], resume: Callable[[], None], *, room: int = 0
+    ) -> None:
+        self._least_room = room
+        self.limit(events, within)
         self._pause = pause
         self._resume = resume
         self._events: deque[Event] = deque()
         self._bytes = 0
         self._arrived = asyncio.Event()
         self._paused = False
+
+    def limit(self, events: int, within: float) -> None:
+        """Changes the limits of a batch."""
+        self._max_events = events
+        self._within = within
+        self._room = max(QUEUED_BATCHES * events, self._least_room)
 
     def __len__(self) -> int:
         return len(self._events)
@@ -59,4 +70,4 @@ class EventQueue:
 
     def _holds_more_than(self, share: float) -> bool:
         """Whether the queue exceeds this share of its limit."""
-        return len(self._events) > share * QUEUED_BATCHES * self._max_events or self._bytes > share * QUEUED_BYTES
+        return len(self._events) > share * self._room or self._bytes > share * QUEUED_BYTES

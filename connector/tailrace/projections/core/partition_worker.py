@@ -21,11 +21,14 @@ from tailrace.projections.core.event import Event, restore_event
 from tailrace.projections.core.event_queue import EventQueue
 from tailrace.projections.core.expiry import expire, mark_dead
 from tailrace.projections.core.failures import Failure, final_failure, log_text, split_batch, waited_too_long
+from tailrace.projections.core.handover import Turn, TurnLost, TurnTooSmall
 from tailrace.projections.core.settings import ProjectionSpec
 from tailrace.projections.core.store import EventOutcome, Partition, ProjectionStore
 
 EXPIRY_SECONDS = 5.0
 EXPIRED_AT_ONCE = 100
+AGENT_QUEUE = 1000
+"""An agent may take events one by one: a queue of some batches would pause its partition all the time."""
 
 
 class WorkerCallbacks(Protocol):
@@ -78,7 +81,11 @@ class PartitionWorker:
         self._sleep = sleep
         self._clock = clock
         self._queue = EventQueue(
-            spec.settings.events, spec.settings.within, lambda: callbacks.pause(self), lambda: callbacks.resume(self)
+            spec.settings.events,
+            spec.settings.within,
+            lambda: callbacks.pause(self),
+            lambda: callbacks.resume(self),
+            room=AGENT_QUEUE if spec.handover is not None else 0,
         )
         self._is_rebuild = False
 
@@ -110,7 +117,10 @@ class PartitionWorker:
         """Processes events until an error occurs that needs a person or a restart."""
         await self._store_start()
         expire_at = time.monotonic() + EXPIRY_SECONDS
+        handover = self._spec.handover
         while True:
+            if handover is not None:
+                self._queue.limit(handover.limit, handover.within)
             batch = await self._queue.next_batch(EXPIRY_SECONDS)
             if batch:
                 self.busy_since = time.monotonic()
@@ -147,7 +157,10 @@ class PartitionWorker:
         batches = deque([events])
         while batches:
             batch = batches.popleft()
-            failed = await self._try_batch(batch)
+            try:
+                failed = await self._try_batch(batch)
+            except TurnTooSmall as error:
+                failed = ApplyFailed(error)
             if failed is not None:
                 batches.extendleft(reversed(split_batch(batch, failed.index)))
 
@@ -163,7 +176,7 @@ class PartitionWorker:
         while True:
             try:
                 result = await (self._commit(batch, dead_lettered) if batch else self._expire(dead_lettered))
-            except StoredOffsetMoved:
+            except (StoredOffsetMoved, TurnTooSmall):
                 raise
             except Exception as error:  # noqa: BLE001 - any error of a handler is the event's failure
                 failed = error if isinstance(error, ApplyFailed) else ApplyFailed(error)
@@ -201,6 +214,16 @@ class PartitionWorker:
                 return None
 
     async def _commit(self, batch: Sequence[Event], dead_lettered: dict[str, Failure]) -> BatchResult:
+        if self._spec.handover is None:
+            return await self._apply(batch, dead_lettered, None)
+        while True:
+            try:
+                async with self._spec.handover.turn(len(batch), self._made_progress) as turn:
+                    return await self._apply(batch, dead_lettered, turn)
+            except TurnLost:
+                pass
+
+    async def _apply(self, batch: Sequence[Event], dead_lettered: dict[str, Failure], turn: Turn | None) -> BatchResult:
         self._is_rebuild = batch[-1].is_rebuild
         began = time.monotonic()
         with self._spec.tracing.batch(batch):
@@ -213,6 +236,7 @@ class PartitionWorker:
                     furthest=self._furthest,
                     now_ms=int(self._clock() * 1000),
                     dead_lettered=dead_lettered,
+                    turn=turn,
                 )
                 failpoints.reached(failpoints.PROJECTION_APPLIED)
         failpoints.reached(failpoints.PROJECTION_COMMITTED)

@@ -10,6 +10,7 @@ from tailrace.backoff import DEFAULT, Backoff
 from tailrace.errors import ConfigError
 from tailrace.projections.core.event import EventFunction
 from tailrace.projections.core.handlers import Handlers
+from tailrace.projections.core.handover import Handover
 from tailrace.projections.core.tracing import Tracing
 from tailrace.projections.core.versions import Versions, key_of, version_header
 
@@ -61,3 +62,5 @@ class ProjectionSpec:
     tracing: Tracing = field(default_factory=Tracing)
     on_handler_call: Callable[[], None] = lambda: None
     """Called before each handler: a batch of slow handlers takes long, but does make progress."""
+    handover: Handover | None = None
+    """Where an agent takes the events from; None if handlers are called."""

@@ -3,16 +3,15 @@
 The user's settings stay, except those a projection relies on: a commit must be on disk, a transaction must see what was
 committed while it waited for a lock, and a hanging worker must not hold a partition for ever.
 
-A session has one holder at a time: the code that acquired it, and the tasks it started. A task that outlives its
-handler may keep the connection, and psycopg would run its statement even after the COMMIT it waited for. So each
-statement is checked just before it is sent.
+A session has one holder at a time (`core/holders.py`): the code that acquired it, and the tasks it started. A task
+that outlives its handler may keep the connection, and psycopg would run its statement even after the COMMIT it waited
+for. So each statement is checked just before it is sent.
 """
 
 from __future__ import annotations
 
 import os
 import socket
-from contextvars import ContextVar
 from typing import Any
 
 import psycopg
@@ -22,6 +21,7 @@ from psycopg.pq import TransactionStatus
 
 from tailrace.connection_causes import certificate_error
 from tailrace.errors import AccessRefused, ConfigError, StoreUnavailable, TailraceError, TransactionEnded, Unavailable
+from tailrace.projections.core import holders
 from tailrace.projections.core.store import effects_ended
 from tailrace.sources.postgres.connection_errors import (
     LOGIN_TEXTS,
@@ -35,9 +35,6 @@ from tailrace.sources.postgres.connection_errors import (
 )
 from tailrace.sql_names import quote
 
-_HOLDERS: ContextVar[frozenset[object]] = ContextVar("holders", default=frozenset())
-"""The holders of the running code; a task that it starts inherits them."""
-
 
 class Session(AsyncConnection[tuple[Any, ...]]):
     """A connection that refuses statements of others than its holder, and statements after the transaction's end."""
@@ -48,10 +45,11 @@ class Session(AsyncConnection[tuple[Any, ...]]):
     def acquire(self) -> None:
         """Makes the caller the holder, without the tasks that were started before."""
         before, self._holder = self._holder, object()
-        _HOLDERS.set(_HOLDERS.get() - {before} | {self._holder})
+        holders.drop(frozenset({before}))
+        holders.adopt(frozenset({self._holder}))
 
     def release(self) -> None:
-        _HOLDERS.set(_HOLDERS.get() - {self._holder})
+        holders.drop(frozenset({self._holder}))
         self._holder = object()
 
     def require_transaction(self, required: bool) -> None:
@@ -64,7 +62,7 @@ class Session(AsyncConnection[tuple[Any, ...]]):
 
     async def wait(self, *given: Any, **options: Any) -> Any:  # noqa: ANN401 - psycopg's arguments
         """Checks the holder. psycopg sends everything through this method, after it has locked the connection."""
-        if self._holder is not None and self._holder not in _HOLDERS.get():
+        if self._holder is not None and self._holder not in holders.current():
             raise effects_ended()
         if self._is_in_transaction and self.is_idle:
             raise transaction_ended()
