@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from typing import TYPE_CHECKING, Any, cast
+from ipaddress import ip_address
+from typing import TYPE_CHECKING, Any
 
-from faust.app.base import BootStrategy
 from faust.serializers import codecs
+from faust.types.agents import AgentT
 from faust.types.enums import ProcessingGuarantee
 from faust.types.topics import TopicT
 
 from tailrace.errors import ConfigError
+from tailrace.projections.faust.event_channel import EventChannel
 
 if TYPE_CHECKING:
     from tailrace.projections.faust.app import ProjectionApp
+    from tailrace.projections.projection import Projection
 
 SCHEMES = ("kafka", "aiokafka")
 
@@ -35,29 +38,29 @@ def problems(app: ProjectionApp) -> Iterator[ConfigError]:
             " offset is stored in the transaction of its effects.",
             remedy="Leave processing_guarantee out (and PROCESSING_GUARANTEE of the environment).",
         )
-    if app.conf.stream_wait_empty:
+    if app.wants_web and not _is_local(app):
         yield ConfigError(
-            f"{name}: stream_wait_empty is on",
-            why="A worker would wait for acks that projections never send, and lose its partitions.",
-            remedy="Leave stream_wait_empty out (and STREAM_WAIT_EMPTY of the environment).",
+            f"{name}: Faust's web server would listen on {app.conf.web_bind}",
+            why="It shows the app's tables and views to everyone who can reach it, without authentication.",
+            remedy='Give web_bind="127.0.0.1" (and no --web-bind), or leave web_enabled out.',
         )
-    if app.wants_web or app._web_server_service is not None or list(cast(BootStrategy, app.boot_strategy).web_server()):
+    if app._web_server_service is not None:
         yield ConfigError(
-            f"{name}: Faust's web server is enabled",
-            why="It shows the app's data to everyone who can reach it, without authentication.",
-            remedy="Leave web_enabled and app.web_server out; run your own server next to the app.",
+            f"{name}: a web server was given to Faust (app.web_server)",
+            why="Nothing shows where it listens, and who can reach it.",
+            remedy="Leave app.web_server out; run your own server next to the app, or start it from an @app.task.",
         )
     if any(url.scheme not in SCHEMES for url in app.conf.broker_consumer):
         yield ConfigError(
             f"{name}: the broker's address does not begin with kafka://",
-            why="Projections rely on the aiokafka driver: others cannot skip aborted events.",
+            why="Dead letters are written, and ordinary agents read, through Faust's aiokafka driver.",
             remedy="Give it as kafka://host:port.",
         )
-    for table in app.tables.values():
+    if app.tables and not app.conf.topic_allow_declare:
         yield ConfigError(
-            f"{name}: the app has the Faust table {table.name}",
-            why="A projection app creates no topics, so a table has no changelog, and agents that write to it crash.",
-            remedy="Keep that state in the projection's store, or put the table and its agent into a separate app.",
+            f"{name}: the app has the Faust table {next(iter(app.tables))}, and topic_allow_declare is off",
+            why="Faust could not create the table's changelog topic, and agents that write to the table would crash.",
+            remedy="Leave topic_allow_declare out: it is on if the app has tables.",
         )
     yield from _pickles(app)
     yield from _agents(app)
@@ -106,17 +109,39 @@ def _agents(app: ProjectionApp) -> Iterator[ConfigError]:
                 why="Faust does not subscribe to patterns: the agent would never receive an event.",
                 remedy="Name the topics: app.topic('orders', 'returns').",
             )
-        taken = [topic for topic in agent.get_topic_names() if topic in app.receivers]
-        if taken:
+        if isinstance(agent.channel, EventChannel) and agent.isolated_partitions:
             yield ConfigError(
-                f"{app.conf.id}: the agent {agent.name} reads {', '.join(taken)}, as a projection does",
-                why="Its records go only to the projection, and Faust does not track them.",
-                remedy="Put the agent into a separate app.",
+                f"{app.conf.id}: the agent {agent.name} has isolated_partitions",
+                why="Faust would stop its tasks in rebalances of other topics. Partitions are applied in order anyway.",
+                remedy="Leave it out. For several partitions at a time, give `concurrency`.",
             )
-        owned = [topic for topic in agent.get_topic_names() if app.coordinator.owns(topic)]
-        if owned and (agent.concurrency > 1 or agent.isolated_partitions):
+    for projection in app.projections:
+        if projection.spec.handover is None:
+            continue
+        readers = [each.name for each in app.agents.values() if _reads(each, projection)]
+        if not readers:
             yield ConfigError(
-                f"{app.conf.id}: the agent {agent.name} reads {', '.join(owned)} with several tasks",
-                why="Events of one entity could be processed out of order.",
-                remedy="Leave concurrency and isolated_partitions out; partitions are processed in parallel anyway.",
+                f"{app.conf.id}: app.events({', '.join(projection.topics)}) has no agent",
+                why="Nobody would apply its events.",
+                remedy="Declare one: @app.agent(app.events(…)).",
             )
+        elif len(readers) > 1:
+            yield ConfigError(
+                f"{app.conf.id}: the agents {' and '.join(readers)} have the same app.events({projection.name})",
+                why="Each event would go to one of them only.",
+                remedy="Give each its own app.events(…, name=…); for several tasks of one agent, `concurrency`.",
+            )
+
+
+def _reads(agent: AgentT[Any], projection: Projection) -> bool:
+    return isinstance(agent.channel, EventChannel) and agent.channel.projection is projection
+
+
+def _is_local(app: ProjectionApp) -> bool:
+    """Whether Faust's web server can be reached from this machine only."""
+    if app.conf.web_transport.scheme == "unix":
+        return True
+    try:
+        return ip_address(app.conf.web_bind).is_loopback
+    except ValueError:
+        return app.conf.web_bind == "localhost"

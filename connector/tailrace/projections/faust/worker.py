@@ -33,7 +33,7 @@ class ProjectionWorker(faust.Worker):
 
     def __init__(self, app: AppT, *services: ServiceT, **options: Any) -> None:  # noqa: ANN401 - Faust's own
         # The `faust worker` command has enabled it, and would report a server that is never started.
-        app.conf.web_enabled = False
+        app.conf.web_enabled = bool(getattr(app, "wants_web", False))
         super().__init__(app, *services, **options)
         self._stop_requested = False
 

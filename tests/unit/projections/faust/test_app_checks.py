@@ -10,23 +10,15 @@ import faust
 import pytest
 from faust.serializers import codecs
 
+from helpers.memory_store import MemoryStore
 from tailrace.errors import ConfigError
 from tailrace.projections.faust.app import ProjectionApp, projection_app
 from tailrace.projections.faust.app_checks import check_app, problems
-from tailrace.projections.faust.offset_coordinator import OffsetCoordinator
-
-
-class Owner(OffsetCoordinator):
-    """Owns the topic `orders`."""
-
-    def owns(self, topic: str) -> bool:
-        return topic == "orders"
+from tailrace.projections.projection import Projection
 
 
 def made(**settings: Any) -> ProjectionApp:
-    app = projection_app("shop", **settings)
-    app.coordinator = Owner([])
-    return app
+    return projection_app("shop", **settings)
 
 
 async def nothing(stream: Any) -> None:
@@ -60,8 +52,9 @@ def test_settings_of_faust_are_passed_on() -> None:
     ("settings", "expected"),
     [
         ({"processing_guarantee": "exactly_once"}, "exactly_once"),
-        ({"stream_wait_empty": True}, "stream_wait_empty"),
-        ({"web_enabled": True}, "web server"),
+        ({"web_enabled": True}, "would listen on 0.0.0.0"),
+        ({"web_enabled": True, "web_bind": "10.0.0.1"}, "would listen on 10.0.0.1"),
+        ({"web_enabled": True, "web_bind": "example.org"}, "would listen on example.org"),
         ({"broker": "confluent://localhost"}, "kafka://"),
         ({"key_serializer": "pickle"}, "key_serializer is pickle"),
         ({"value_serializer": "json|pickle"}, "value_serializer is pickle"),
@@ -83,13 +76,41 @@ def test_the_environment_is_checked_too(monkeypatch: pytest.MonkeyPatch) -> None
         check_app(made())
 
 
-@pytest.mark.parametrize("options", [{"concurrency": 2}, {"isolated_partitions": True}])
-def test_an_agent_with_several_tasks_is_refused_on_a_topic_of_projections_only(options: dict[str, Any]) -> None:
-    app = made()
-    app.agent(app.topic("others"), name="others", **options)(nothing)
+@pytest.mark.parametrize("bind", ["127.0.0.1", "::1", "localhost"])
+def test_the_web_server_may_listen_on_loopback(bind: str) -> None:
+    app = made(web_enabled=True, web_bind=bind)
     assert list(problems(app)) == []
-    app.agent(app.topic("orders"), name="several", **options)(nothing)
-    assert [problem.what for problem in problems(app)] == ["shop: the agent several reads orders with several tasks"]
+    assert app.boot_strategy._should_enable_web()
+
+
+def test_the_web_server_may_listen_on_a_unix_socket() -> None:
+    assert list(problems(made(web_enabled=True, web_transport="unix:///tmp/shop.sock"))) == []
+
+
+@pytest.mark.parametrize("options", [{"concurrency": 2}, {"isolated_partitions": True}])
+def test_ordinary_agents_may_read_topics_of_projections(options: dict[str, Any]) -> None:
+    app = made()
+    Projection(app, "orders", store=MemoryStore())
+    app.agent(app.topic("orders"), name="beside", **options)(nothing)
+    assert list(problems(app)) == []
+
+
+def test_a_channel_of_events_needs_one_agent() -> None:
+    app = made()
+    channel = app.events("orders", store=MemoryStore())
+    assert [problem.what for problem in problems(app)] == ["shop: app.events(orders) has no agent"]
+    app.agent(channel, name="first", concurrency=3)(nothing)
+    assert list(problems(app)) == []
+    app.agent(channel, name="second")(nothing)
+    assert [problem.what for problem in problems(app)] == [
+        "shop: the agents first and second have the same app.events(shop)"
+    ]
+
+
+def test_isolated_partitions_are_refused_for_agents_of_events() -> None:
+    app = made()
+    app.agent(app.events("orders", store=MemoryStore()), name="one", isolated_partitions=True)(nothing)
+    assert [problem.what for problem in problems(app)] == ["shop: the agent one has isolated_partitions"]
 
 
 def test_pickle_is_refused_on_every_topic() -> None:
@@ -98,12 +119,11 @@ def test_pickle_is_refused_on_every_topic() -> None:
     assert [problem.what for problem in problems(app)] == ["shop: the value serializer of others is pickle"]
 
 
-def test_a_table_is_refused() -> None:
-    """Its changelog topic would not exist: the app creates none."""
-    app = made()
+def test_a_table_needs_its_changelog_topic() -> None:
+    app = made(topic_allow_declare=False)
     app.Table("counts", default=int)
     (problem,) = problems(app)
-    assert problem.what == "shop: the app has the Faust table counts"
+    assert problem.what == "shop: the app has the Faust table counts, and topic_allow_declare is off"
 
 
 def test_a_server_given_to_faust_is_refused() -> None:
@@ -118,25 +138,6 @@ def _unwarned(act: Callable[[], Any]) -> Any:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         return act()
-
-
-class Stub:
-    """The attributes of a projection that the app uses."""
-
-    topics = ("orders", "payments")
-
-    def receive(self, topic: str, partition: int, offset: int, previous_end: int, message: object) -> bool:
-        return True
-
-
-def test_an_agent_on_a_topic_of_a_projection_is_refused() -> None:
-    app = made()
-    app.projections.append(Stub())  # type: ignore[arg-type]
-    app.agent(app.topic("payments"), name="beside")(nothing)
-    assert [problem.what for problem in problems(app)] == [
-        "shop: the agent beside reads payments, as a projection does"
-    ]
-    assert app.receivers.keys() == {"orders", "payments"}
 
 
 @pytest.mark.parametrize(("given", "remedy"), [("broker_sesion_timeout", "broker_session_timeout"), ("zz", "Remove")])
