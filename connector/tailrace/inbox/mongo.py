@@ -23,7 +23,6 @@ from tailrace.inbox.refusals import not_in_transaction, transaction_ended
 from tailrace.outbox.writer.drivers.base import Driver
 from tailrace.outbox.writer.requests import Answer, Handle, Steps
 
-WRITE_CONFLICT, DUPLICATE_KEY = 112, 11000
 UNIQUE = ("consumer_group", "event_id")
 _NOT_PLAIN = ("partialFilterExpression", "collation", "prepareUnique")
 _REMEDY = "Open the block inside `with session.start_transaction():`, or in a callback of session.with_transaction."
@@ -79,15 +78,10 @@ class MongoInbox:
             "entity_version": marker.entity_version,
             "processed_at": datetime.now(UTC),
         }
-        try:
-            # An insert of an existing marker would abort the transaction; an upsert changes nothing.
-            result = yield DriverCall(
-                lambda: collection.update_one(identity, {"$setOnInsert": other}, upsert=True, session=session)
-            )
-        except Exception as error:
-            if getattr(error, "code", None) == DUPLICATE_KEY:
-                raise _write_conflict() from error
-            raise
+        # An insert of an existing marker would abort the transaction; an upsert changes nothing.
+        result = yield DriverCall(
+            lambda: collection.update_one(identity, {"$setOnInsert": other}, upsert=True, session=session)
+        )
         return result.upserted_id is not None
 
     def ddl(self) -> str:
@@ -144,13 +138,3 @@ def _is_unique(index: Mapping[str, Any]) -> bool:
     """Returns whether the index makes markers unique: exactly by both fields, compared as they are."""
     fields = sorted(field for field, _ in index["key"])
     return fields == sorted(UNIQUE) and bool(index.get("unique")) and not any(name in index for name in _NOT_PLAIN)
-
-
-def _write_conflict() -> Exception:
-    """Returns an error after which `with_transaction` tries again: the next attempt finds the other's marker."""
-    error: Exception = sys.modules["pymongo"].errors.OperationFailure(
-        "another transaction has written the marker of this event",
-        WRITE_CONFLICT,
-        {"errorLabels": ["TransientTransactionError"], "code": WRITE_CONFLICT},
-    )
-    return error
