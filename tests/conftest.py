@@ -26,6 +26,7 @@ pytest_plugins = [
     "helpers.users",
     "helpers.parking",
     "helpers.projection",
+    "helpers.agent_apps",
     "helpers.worker",
     "helpers.connect",
 ]
