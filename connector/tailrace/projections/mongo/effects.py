@@ -157,8 +157,11 @@ class MongoEffects:
         if self._ended:
             raise effects_ended()
         self._guard.require_open()
-        self.writable(collection)
-        self._writes.setdefault(collection, []).append(write)
+        writes = self._writes.get(collection)
+        if writes is None:
+            self.writable(collection)
+            writes = self._writes[collection] = []
+        writes.append(write)
 
 
 class MongoCollection:
