@@ -76,7 +76,6 @@
     │   ├── AgentEnded              an agent has returned, and its events are not applied any more
     │   ├── PositionMoved           its offsets were set back while it ran
     │   ├── ProjectionStalled       it has made no progress, or had no partitions, for too long
-    │   ├── RecordsDropped          fetched records repeatedly do not reach it
     │   └── BehindHorizon           a reset would apply events whose markers were pruned       (exit 2)
     ├── EventNotApplied             an agent's event was rolled back; it is applied again  peer    RETRY
     ├── SchemaError                 a schema is not usable                      user    HALT
@@ -476,10 +475,6 @@ class PositionMoved(ProjectionError):
 
 
 class ProjectionStalled(ProjectionError):
-    pass
-
-
-class RecordsDropped(ProjectionError):
     pass
 
 

@@ -6,7 +6,7 @@ import signal
 
 import pytest
 
-from helpers.projection import Projected
+from helpers.projection import APP, Projected
 from tailrace import failpoints
 from tailrace.testkit.stack import wait_until
 
@@ -30,14 +30,9 @@ async def position(self):
 PostgresTransaction.position = position
 """
 UNCOMMITTED = """
-from tailrace.projections.faust.consumer_thread import ConsumerThread
-create = ConsumerThread._create_worker_consumer
-def uncommitted(self, transport):
-    consumer = create(self, transport)
-    consumer._isolation_level = "read_uncommitted"
-    return consumer
-ConsumerThread._create_worker_consumer = uncommitted
-ConsumerThread.check_settings = lambda self: None
+from tailrace.projections.reader import reader
+config = reader.consumer_config
+reader.consumer_config = lambda app: {**config(app), "isolation.level": "read_uncommitted"}
 """
 
 
@@ -71,9 +66,16 @@ def test_reading_uncommitted_records_applies_aborted_ones(projected: Projected) 
     assert projected.fold() == {"k": [committed]}
 
 
-def test_a_consumer_that_reads_uncommitted_records_is_refused(projected: Projected) -> None:
-    """The settings of the running consumer are checked."""
-    projected.configure("within=0.01", UNCOMMITTED.rpartition("ConsumerThread.check_settings")[0])
-    worker = projected.start(wait=False)
-    assert worker.ended(120) == 2, worker.log
-    assert "isolation level" in worker.log
+def test_the_isolation_level_cannot_be_changed_by_settings(projected: Projected) -> None:
+    given = 'kafka_settings={"isolation.level": "read_uncommitted"}'
+    projected.configure(
+        "within=0.01",
+        app=APP.replace(
+            'broker="kafka://{bootstrap}"',
+            f'broker="kafka://{{bootstrap}}", {given.replace("{", "{{").replace("}", "}}")}',
+        ),
+    )
+    projected.publish({"key": "k"}, commit=False)
+    projected.publish({"key": "k"})
+    projected.start()
+    projected.caught_up()

@@ -13,21 +13,21 @@ from tailrace.testkit.stack import KafkaBroker, PostgresServer, ServerChoice, wa
 
 IMPATIENT = """
 from tailrace.projections.faust import maintenance
-from tailrace.projections.faust.consumer_thread import ConsumerThread
 maintenance.LOOK_SECONDS = 0.5
 """
 NO_FETCHES = """
 @projection.on("Fetched")
 async def stop_fetching(event, effects):
-    # As after an unexpected error of aiokafka: the fetch task ends, and nothing checks it.
-    fetcher = app.reader._thread._consumer._fetcher
-    app.reader._thread.thread_loop.call_soon_threadsafe(fetcher._fetch_task.cancel)
+    # The client pauses a partition, and nothing resumes it.
+    from confluent_kafka import TopicPartition
+    app.reader._thread._calls.put(lambda: app.reader._thread._consumer.pause([TopicPartition(*event.partition)]))
 """
 NO_BOUNDS = """
-from aiokafka.errors import LeaderNotAvailableError
-async def bounds(self, tps):
-    raise LeaderNotAvailableError()
-ConsumerThread.bounds = bounds
+from tailrace.errors import KafkaUnavailable
+from tailrace.projections.reader.reader import EventReader
+async def bounds(self, partitions):
+    raise KafkaUnavailable("no leader", remedy="Wait.")
+EventReader.bounds = bounds
 """
 
 

@@ -66,6 +66,7 @@ class Projected:
         self.kafka = kafka
         self.folder = folder
         self.name = f"history_{uuid.uuid4().hex[:8]}"
+        self.group = f"{self.name}.projections"
         self.topic = f"{self.name}.orders"
         self.letters = f"{self.name}.dead-letters"
         self.dsn = postgres.dsn("postgres")
@@ -186,7 +187,7 @@ class Projected:
 
     def committed(self) -> dict[int, int]:
         """Returns the group's committed offsets by partition."""
-        consumer = Consumer({"bootstrap.servers": self.kafka.bootstrap, "group.id": self.name, "log_level": 0})
+        consumer = Consumer({"bootstrap.servers": self.kafka.bootstrap, "group.id": self.group, "log_level": 0})
         try:
             asked = [TopicPartition(self.topic, number) for number in range(self.partitions)]
             found = consumer.committed(asked, timeout=30)

@@ -1,6 +1,6 @@
 """Projection apps that run as processes, with a file as their store.
 
-The coordinator of an app appends each applied record to the file `applied`, which is also the stored offset.
+The store of an app appends each applied record to the file `applied`, which is also the stored offset.
 """
 
 from __future__ import annotations
@@ -21,69 +21,96 @@ from confluent_kafka.admin import OffsetSpec
 from helpers import warm_processes as warm
 from tailrace.testkit.stack import KafkaBroker, StackError, wait_until
 
-COORDINATOR = """
+APP = """
 import json
+from contextlib import asynccontextmanager
 from pathlib import Path
 
-from tailrace.projections.faust.app import projection_app
-from tailrace.projections.faust.offset_coordinator import StoredOffset
+from tailrace.projections import Projection
 from tailrace.projections.core.store import Partition
+from tailrace.projections.faust.app import projection_app
 
-class FileCoordinator:
-    def __init__(self, *topics, start="earliest"):
-        self.topics, self.start, self.next, self.calls = topics, start, {}, []
+class FileTransaction:
+    def __init__(self, partition, stored):
+        self.partition, self.stored, self.next, self.effects = partition, stored, None, []
+
+    async def position(self):
+        return self.stored
+
+    async def advance(self, offset):
+        self.next = offset
+
+    async def mark(self, markers):
+        return {marker.event_id for marker in markers}
+
+    async def set_outcomes(self, outcomes):
+        pass
+
+    async def flush(self):
+        pass
+
+class FileStore:
+    def __init__(self):
+        self.next = {}
+
+    async def open(self, name):
         self.applied = Path("applied").open("a", buffering=1)
 
-    def owns(self, topic):
-        return topic in self.topics
+    async def close(self):
+        pass
 
-    async def positions(self, partitions):
-        stored = {}
+    async def positions(self):
         for line in Path("applied").read_text().splitlines():
             number, offset, _ = line.split(" ", 2)
-            stored[int(number)] = int(offset) + 1
-        return {partition: [StoredOffset(stored.get(partition.number), self.start)] for partition in partitions}
+            partition = Partition(TOPIC, int(number))
+            self.next[partition] = max(self.next.get(partition, 0), int(offset) + 1)
+        return dict(self.next)
 
-    async def assigned(self, starts):
-        self.next = {partition: offset for partition, [offset] in starts.items()}
-        self.record("assigned", {str(partition): offset for partition, offset in self.next.items()})
+    async def furthest(self):
+        return {}
 
-    async def revoked(self):
-        consumer = app.consumer
-        self.record("revoked", [len(consumer._acked), len(consumer._acked_index), len(consumer._gap)])
+    async def horizon(self):
+        return 0
 
-    def progress(self):
-        return self.next
+    async def prune(self, before_ms, limit):
+        return 0
 
-    def record(self, what, value):
-        with Path("calls").open("a") as calls:
-            calls.write(json.dumps([what, value]) + "\\n")
+    def is_transient(self, error):
+        return False
 
-    def take(self, message):
-        assert self.next, "a record came before its assignment"
-        self.applied.write(f"{message.partition} {message.offset} {(message.value or b'').decode()}\\n")
-        self.next[Partition(message.topic, message.partition)] = message.offset + 1
-"""
+    @asynccontextmanager
+    async def transaction(self, partition):
+        made = FileTransaction(partition, self.next.get(partition))
+        yield made
+        for event in made.effects:
+            self.applied.write(f"{partition.number} {event.offset} {(event.value or b'').decode()}\\n")
+        if made.next is not None:
+            self.next[partition] = made.next
 
-APP = (
-    COORDINATOR
-    + """
 app = projection_app(NAME, broker=BROKER, broker_commit_interval=0.2{settings})
-coordinator = app.coordinator = FileCoordinator(TOPIC{coordinator_options})
+projection = Projection(app, TOPIC, store=FileStore(), events=1, within=0, decode=lambda event: event.value{options})
 
-@app.agent(app.topic(TOPIC){agent})
-async def read(stream):
-    async for event in stream.noack().events():
-        epoch = getattr(event.message, "epoch", None)
-        if epoch is not None and epoch == app.reader._delivery.epoch(event.message.tp):
-            coordinator.take(event.message)
-            await then(event.message)
+@projection.on()
+async def append(event, effects):
+    effects.append(event)
+    await then(event)
 
-async def then(message):
+async def then(event):
     pass
+
+def record(what, value):
+    with Path("calls").open("a") as calls:
+        calls.write(json.dumps([what, value]) + "\\n")
+
+assigned = app.coordinator.assigned
+
+async def recorded(starts):
+    await assigned(starts)
+    record("assigned", {str(partition): offset for partition, [offset] in starts.items()})
+
+app.coordinator.assigned = recorded
 {more}
 """
-)
 
 PLAIN = """
 import faust
@@ -108,8 +135,11 @@ class AppRun:
         self.name = f"app-{uuid.uuid4().hex[:8]}"
         self.processes: list[warm.Process] = []
         self.admin = kafka.admin()
-        # It never joins the group. The admin client crashes before the group has a coordinator.
-        self.group_reader = Consumer({"bootstrap.servers": kafka.bootstrap, "group.id": self.name, "log_level": 0})
+        # They never join a group. The admin client crashes before the group has a coordinator.
+        self.groups = {
+            group: Consumer({"bootstrap.servers": kafka.bootstrap, "group.id": group, "log_level": 0})
+            for group in (self.name, f"{self.name}.projections")
+        }
         kafka.create_topic(self.name, partitions)
         self.write()
 
@@ -118,15 +148,14 @@ class AppRun:
         *,
         source: str = APP,
         settings: str = "",
-        coordinator_options: str = "",
-        agent: str = "",
+        options: str = "",
         more: str = "",
         broker: str = "",
     ) -> None:
         """Writes the app that `start` runs."""
         address = broker or f"kafka://{self.kafka.bootstrap}"
         names = f"NAME = TOPIC = {self.name!r}\nBROKER = {address!r}\n"
-        parts = {"{settings}": settings, "{coordinator_options}": coordinator_options, "{agent}": agent, "{more}": more}
+        parts = {"{settings}": settings, "{options}": options, "{more}": more}
         for placeholder, part in parts.items():
             source = source.replace(placeholder, part)
         (self.folder / "app_module.py").write_text(names + source)
@@ -197,9 +226,10 @@ class AppRun:
             producer.commit_transaction(30)
 
     def committed(self, topic: str = "") -> int | None:
-        """Returns the group's committed offset of partition 0; None if Kafka does not know it yet."""
+        """Returns the committed offset of partition 0, by Faust's own consumer if `topic` is given."""
+        reader = self.groups[self.name if topic else f"{self.name}.projections"]
         try:
-            found = self.group_reader.committed([TopicPartition(topic or self.name, 0)], timeout=10)
+            found = reader.committed([TopicPartition(topic or self.name, 0)], timeout=10)
         except KafkaException:
             return None
         return found[0].offset
@@ -211,7 +241,8 @@ class AppRun:
         return next(iter(listed.values())).result(30).offset
 
     def close(self) -> None:
-        self.group_reader.close()
+        for reader in self.groups.values():
+            reader.close()
         for process in self.processes:
             if process.poll() is None:
                 process.kill()

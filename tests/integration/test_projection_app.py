@@ -11,7 +11,7 @@ import psutil
 import pytest
 from confluent_kafka import Producer, TopicPartition
 
-from helpers.projection_app import APP, PLAIN, AppRun
+from helpers.projection_app import PLAIN, AppRun
 from tailrace.testkit.stack import KafkaBroker
 
 
@@ -48,7 +48,6 @@ def test_the_committed_offset_passes_transaction_markers(run: AppRun) -> None:
     producer = Producer({"bootstrap.servers": run.kafka.bootstrap, "transactional.id": run.name, "log_level": 0})
     producer.init_transactions(30)
     run.transact(producer, "first")
-    run.write(source=APP.replace(".noack()", ""))  # acks have no effect
     run.start()
     run.until(lambda: run.applied, "the first event")
     for number in range(300):
@@ -56,22 +55,23 @@ def test_the_committed_offset_passes_transaction_markers(run: AppRun) -> None:
     run.until(lambda: len(run.applied) == 271, "the last event")
     run.until(lambda: run.committed() == run.end(), "the end as committed offset")
     assert run.stop() == 0
-    # Faust's own bookkeeping (acks, gaps between offsets) stays empty: over months it would fill the memory.
-    assert run.calls[-1] == ("revoked", [0, 0, 0])
+    assert run.committed() == run.end()
 
 
 def test_the_committed_offset_never_runs_ahead_of_the_store(run: AppRun) -> None:
     run.transaction(*map(str, range(5)))
     run.write(
         more="""
-async def then(message):
-    if message.offset == 2:
-        coordinator.next[Partition(TOPIC, 0)] = 2  # the store has not committed it
-        await app._stopped.wait()
+import asyncio
+
+async def then(event):
+    if event.offset == 2:
+        record("waits", 2)
+        await asyncio.Event().wait()
 """
     )
     run.start()
-    run.until(lambda: "2" in run.applied, "the third event")
+    run.until(lambda: ("waits", 2) in run.calls, "the third event")
     run.until(lambda: run.committed() == 2, "two events as committed")
     assert run.stop() == 0
     assert run.committed() == 2
@@ -91,7 +91,7 @@ def test_a_restart_reads_from_the_stored_offset_not_from_kafka_s(run: AppRun) ->
 
 def test_a_new_projection_may_start_with_the_latest(run: AppRun) -> None:
     run.transaction("old")
-    run.write(coordinator_options=', start="latest"')
+    run.write(options=', start="latest"')
     run.start()
     run.until(lambda: run.calls, "the assignment")
     assert run.calls == [("assigned", {f"{run.name}[0]": run.end()})]
@@ -124,12 +124,14 @@ def test_a_re_created_topic_is_reported(run: AppRun, program: str) -> None:
 
 
 def test_events_that_retention_deletes_while_held_are_reported(run: AppRun) -> None:
-    """aiokafka would silently continue with the first record that is left."""
     run.write(
-        settings=", consumer_max_fetch_size=1000",
+        settings=", consumer_max_fetch_size=1000, kafka_settings={'queued.min.messages': 1}",
         more="""
-async def then(message):
-    if message.offset == 0:
+from tailrace.projections.reader import consumer_thread
+consumer_thread.KEPT_RECORDS = 5
+
+async def then(event):
+    if event.offset == 0:
         app.reader.hold(Partition(TOPIC, 0), "test")
         Path("held").touch()
 
@@ -153,7 +155,8 @@ async def release():
     assert '"error": "EventsLost"' in run.log
 
 
-def test_holding_a_partition_loses_nothing(kafka: KafkaBroker, tmp_path: Path) -> None:
+@pytest.mark.parametrize("kept", [20, 10_000], ids=["paused", "kept"])
+def test_holding_a_partition_loses_nothing(kafka: KafkaBroker, tmp_path: Path, kept: int) -> None:
     run = AppRun(kafka, tmp_path, partitions=2)
     try:
         producer = Producer({"bootstrap.servers": kafka.bootstrap, "log_level": 0})
@@ -161,13 +164,15 @@ def test_holding_a_partition_loses_nothing(kafka: KafkaBroker, tmp_path: Path) -
             producer.produce(run.name, f"{number}", partition=number % 2)
         producer.flush(30)
         run.write(
-            settings=", broker_max_poll_records=100",
-            more="""
+            more=f"""
 import asyncio
+from tailrace.projections.reader import consumer_thread
 
-async def then(message):
-    if message.offset % 70 == 0:
-        partition = Partition(message.topic, message.partition)
+consumer_thread.RECORDS_AT_ONCE, consumer_thread.KEPT_RECORDS = 100, {kept}
+
+async def then(event):
+    if event.offset % 70 == 0:
+        partition = event.partition
         app.reader.hold(partition, "test")
         asyncio.get_running_loop().call_later(0.01, app.reader.release, partition, "test")
 """,
@@ -179,27 +184,6 @@ async def then(message):
         assert [value for value in run.applied if int(value) % 2 == 1] == [str(n) for n in range(1, 3000, 2)]
     finally:
         run.close()
-
-
-def test_after_a_seek_no_older_record_is_current(run: AppRun) -> None:
-    producer = Producer({"bootstrap.servers": run.kafka.bootstrap, "log_level": 0})
-    for number in range(1000):
-        producer.produce(run.name, f"{number}", partition=0)
-    producer.flush(30)
-    run.write(
-        settings=", broker_max_poll_records=50",
-        more="""
-sought = []
-
-async def then(message):
-    if message.offset in (200, 700) and message.offset not in sought:
-        sought.append(message.offset)
-        await app.reader._begin({message.tp: message.offset - 150})
-""",
-    )
-    run.start()
-    run.until(lambda: "999" in run.applied, "the last event")
-    assert run.applied == [str(n) for n in [*range(201), *range(50, 701), *range(550, 1000)]]
 
 
 def test_other_agents_of_the_app_work_as_in_faust(run: AppRun) -> None:
@@ -260,7 +244,6 @@ REFUSED = {
     "stream_wait_empty": ({"STREAM_WAIT_EMPTY": "yes"}, {}),
     "web server": ({}, {"settings": ", web_enabled=True"}),
     "value_serializer is pickle": ({}, {"settings": ', value_serializer="json|pickle"'}),
-    "several tasks": ({}, {"agent": ", concurrency=2"}),
     "kafka://": ({}, {"broker": "confluent://localhost:1"}),
 }
 
@@ -302,13 +285,12 @@ def test_a_worker_exits_in_time_even_if_a_store_hangs(run: AppRun, how: str, cod
 import asyncio, os
 from tailrace.errors import Halted
 
-async def then(message):
+async def then(event):
+    app.coordinator.revoked = never
     {how}
 
 async def never():
     await asyncio.Event().wait()
-
-coordinator.revoked = never
 """
     )
     run.start()
@@ -320,7 +302,7 @@ def test_a_bug_in_the_app_ends_the_worker(run: AppRun) -> None:
     run.transaction("one")
     run.write(
         more="""
-async def then(message):
+async def then(event):
     app.fail(ZeroDivisionError("a bug"))
 """
     )

@@ -112,7 +112,6 @@ STAYS_FAILED = frozenset(
         "EventNotApplied",
         "PositionMoved",
         "ProjectionStalled",
-        "RecordsDropped",
         "BehindHorizon",
         "OutboxError",
         "NotInTransaction",

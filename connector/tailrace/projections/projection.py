@@ -16,8 +16,10 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, TypeVar
+
+from confluent_kafka import Message
 
 from tailrace.backoff import Backoff
 from tailrace.errors import ConfigError, PositionMoved
@@ -33,7 +35,7 @@ from tailrace.projections.core.store import Partition, ProjectionStore
 from tailrace.projections.core.tracing import tracing
 from tailrace.projections.core.versions import Versions, key_of, version_header
 from tailrace.projections.faust.app import ProjectionApp
-from tailrace.projections.faust.offset_coordinator import Start
+from tailrace.projections.reader.offset_coordinator import Start
 
 H = TypeVar("H", bound=Handler)
 T = TypeVar("T")
@@ -177,19 +179,23 @@ class Projection:
         self._open = False
         await self.store.close()
 
-    def receive(self, topic: str, partition: int, offset: int, previous_end: int, message: Any) -> bool:  # noqa: ANN401
-        """Passes a record (Faust's message) to its worker; returns False if it must be read again."""
-        worker = self.workers.get(Partition(topic, partition))
+    def receive(self, partition: Partition, messages: Sequence[Message]) -> None:
+        """Passes records of a partition to its worker; those that it has already are ignored."""
+        worker = self.workers.get(partition)
         if worker is None:
-            return self.is_finished
-        if offset >= worker.expected:
-            time_ms = int((message.timestamp or 0) * 1000)
-            event = read_event(worker.partition, offset, message.key, message.value, message.headers or (), time_ms)
+            if not self.is_finished:
+                raise RuntimeError(f"{self.name} has no worker for {partition}")
+            return
+        for message in messages:
+            offset: int = message.offset()  # type: ignore[assignment]  # a record of a log has one
+            if offset < worker.expected:
+                continue
+            headers: Any = message.headers() or ()
+            event = read_event(partition, offset, message.key(), message.value(), headers, message.timestamp()[1])
             event.is_rebuild = self.is_rebuilding
             if event.replay_id is not None:
                 self._warn_of_replay(event.replay_id)
-            worker.put(event, previous_end)
-        return True
+            worker.put(event, worker.expected)
 
     def _warn_of_replay(self, replay: str) -> None:
         """Logs once for each replay that only a rebuild applies it."""
@@ -285,16 +291,19 @@ class Projection:
         log.log(level, message, extra={"fields": {"projection": self.name, **fields}})
 
     def reached(self, worker: PartitionWorker) -> int:
-        return self.app.reader.reached().get(worker.partition, worker.next) if self.app.started else worker.next
+        reader = self.app.reader
+        return worker.next if reader is None else reader.reached().get(worker.partition, worker.next)
 
     def missed(self, worker: PartitionWorker) -> None:
-        self.app.reader.missed(worker.partition)
+        raise RuntimeError(f"{worker.partition}: a record arrived without its predecessor")
 
     def pause(self, worker: PartitionWorker) -> None:
-        self.app.reader.hold(worker.partition, self)
+        if self.app.reader is not None:
+            self.app.reader.hold(worker.partition, self)
 
     def resume(self, worker: PartitionWorker) -> None:
-        self.app.reader.release(worker.partition, self)
+        if self.app.reader is not None:
+            self.app.reader.release(worker.partition, self)
 
     def progress(self) -> Mapping[Partition, int]:
         """Returns the next offsets that the store has committed."""

@@ -98,7 +98,7 @@ def project(
             remedy=error.remedy,
         )
         raise
-    log.info("stopped", records=found.reader.records)
+    log.info("stopped", records=found.reader.records if found.reader is not None else 0)
 
 
 def _serve(app: ProjectionApp, address: str, prefix: str, log: logs.StructuredLogger) -> AbstractContextManager[object]:

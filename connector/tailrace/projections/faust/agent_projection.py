@@ -18,8 +18,8 @@ from tailrace.projections.core.handover import Handover
 from tailrace.projections.core.settings import OnFailure, OnReplay, Settings
 from tailrace.projections.core.store import ProjectionStore
 from tailrace.projections.faust.app import ProjectionApp
-from tailrace.projections.faust.offset_coordinator import Start
 from tailrace.projections.projection import Projection
+from tailrace.projections.reader.offset_coordinator import Start
 
 REFUSED = {
     "versions": "Events that wait for an earlier version are applied when that one arrives, which only handlers allow.",

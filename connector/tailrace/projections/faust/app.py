@@ -12,28 +12,29 @@ import difflib
 import logging
 import time
 from collections import deque
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, ClassVar, cast
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any
 
 import faust
 from aiokafka import AIOKafkaClient
 from aiokafka.errors import KafkaConnectionError
 from faust.app.base import BootStrategy
-from faust.transport import conductor
-from faust.transport.drivers import aiokafka as driver
-from faust.types import Message
+from faust.types import StreamT, TopicT
 from faust.types.agents import AgentT
 from faust.types.settings import Settings
-from faust.types.transports import ConductorT, ConsumerT, TransportT
 
 from tailrace import backoff
-from tailrace.errors import AgentCrashed, ConfigError
+from tailrace.errors import AgentCrashed, AgentEnded, ConfigError
 from tailrace.event import Record
+from tailrace.projections.core.handover import Handover
+from tailrace.projections.core.store import ProjectionStore
+from tailrace.projections.faust.agent_stream import AgentFunction, AgentStream, run_agent
 from tailrace.projections.faust.app_checks import check_app
-from tailrace.projections.faust.consumer import Consumer
+from tailrace.projections.faust.event_channel import EventChannel
 from tailrace.projections.faust.maintenance import Maintenance
-from tailrace.projections.faust.offset_coordinator import OffsetCoordinator
 from tailrace.projections.faust.topics import connection, require_certificates
+from tailrace.projections.reader.offset_coordinator import OffsetCoordinator
+from tailrace.projections.reader.reader import EventReader
 
 if TYPE_CHECKING:
     from tailrace.projections.projection import Projection
@@ -50,7 +51,7 @@ DEFAULTS: dict[str, Any] = {
     "value_serializer": "raw",
     "stream_wait_empty": False,
     "web_enabled": False,
-    # Faust creates no topics: it needs none without tables, replies and leaders.
+    # Faust creates topics only if the app has tables: otherwise it needs none.
     "topic_allow_declare": False,
     "topic_disable_leader": True,
     "store": "memory://",
@@ -64,46 +65,40 @@ MAX_CRASHES, CRASH_SECONDS = 3, 60.0
 """An agent that crashes so often within this time ends the worker."""
 _APP_ARGUMENTS = ("monitor", "config_source", "loop", "beacon")
 """Arguments of `faust.App` that are not settings."""
-Receiver = Callable[[str, int, int, int, Message], bool]
-"""Takes topic, partition, offset, the end of the previous record, and Faust's message. False: read it again."""
 
 log = logging.getLogger("tailrace.projections")
 
 
-class Conductor(conductor.Conductor):
-    """Faust's conductor, without acknowledgements for topics of projections."""
+class ProjectionBoot(BootStrategy):
+    """Starts Faust's web server only if the app wants it; `faust worker` would ignore the settings and start it.
 
-    logger = logging.getLogger("faust.projections")
+    Starts Faust's own consumer only if something reads from it: without a topic it crashes.
+    """
 
-    def acks_enabled_for(self, topic: str) -> bool:
-        """Asked by streams, the compiled ones too, and by the consumer before they track a record."""
-        return super().acks_enabled_for(topic) and not cast(ProjectionApp, self.app).coordinator.owns(topic)
-
-
-class Transport(driver.Transport):
-    """Faust's Kafka transport with the consumer of projections."""
-
-    Consumer: ClassVar[type[ConsumerT]] = Consumer
-    Conductor: ClassVar[type[ConductorT]] = Conductor
-
-
-class WithoutWeb(BootStrategy):
-    """Never starts Faust's web server; `faust worker` would ignore the settings and start it."""
+    app: ProjectionApp
 
     def _should_enable_web(self) -> bool:
-        return False
+        return self.app.wants_web
+
+    def _should_enable_kafka_consumer(self) -> bool:
+        return self.app.uses_faust_consumer
 
 
 class ProjectionApp(faust.App):
     """See the module's docstring."""
 
     logger = logging.getLogger("faust.projections")
-    BootStrategy = WithoutWeb
+    BootStrategy = ProjectionBoot
 
-    def __init__(self, id: str, **settings: Any) -> None:  # noqa: ANN401 - Faust's own
+    def __init__(self, id: str, *, kafka_settings: Mapping[str, Any] | None = None, **settings: Any) -> None:  # noqa: ANN401 - Faust's own
         self.projections: list[Projection] = []
         self.coordinator = OffsetCoordinator(self.projections)
         self.wants_web = bool(settings.get("web_enabled", False))
+        self._may_declare = "topic_allow_declare" not in settings
+        self.kafka_settings = dict(kafka_settings or {})
+        """Settings of librdkafka for the reader."""
+        self.reader: EventReader | None = None
+        """Reads the topics of the projections, once the app has started."""
         self._failing: asyncio.Task[None] | None = None
         self.maintenance: Maintenance | None = None
         self.event_loop: asyncio.AbstractEventLoop | None = None
@@ -113,20 +108,36 @@ class ProjectionApp(faust.App):
         super().__init__(id, **{**DEFAULTS, **settings})
 
     @property
-    def reader(self) -> Consumer:
-        """The consumer, with its own type."""
-        return cast(Consumer, self.consumer)
+    def uses_faust_consumer(self) -> bool:
+        """Whether agents or tables read topics through Faust's own consumer."""
+        return bool(self.tables) or any(isinstance(agent.channel, TopicT) for agent in self.agents.values())
 
-    @property
-    def has_reader(self) -> bool:
-        """Whether the consumer exists. Asking for `reader` before would create it, perhaps in a wrong thread."""
-        return self._consumer is not None
+    def reads(self, topic: str) -> bool:
+        """Whether a projection reads this topic."""
+        return any(topic in projection.topics for projection in self.projections)
 
-    @property
-    def receivers(self) -> dict[str, list[Receiver]]:
-        """The projections' `receive` methods by topic."""
-        topics = {topic for projection in self.projections for topic in projection.topics}
-        return {topic: [each.receive for each in self.projections if topic in each.topics] for topic in topics}
+    def events(self, *topics: str, store: ProjectionStore[Any], **settings: Any) -> EventChannel:  # noqa: ANN401
+        """Returns the channel of an agent that applies each event of these topics exactly once.
+
+            @app.agent(app.events("shop.orders", store=store))
+            async def orders(stream):
+                async for event in stream:
+                    async with event.once() as effects:
+                        effects.upsert("orders", {"id": event.data["order_id"]}, {"cents": event.data["total_cents"]})
+
+        `settings` are those of `agent_projection`.
+        """
+        from tailrace.projections.faust.agent_projection import agent_projection
+
+        handover = Handover()
+        return EventChannel(self, agent_projection(self, handover, *topics, store=store, **settings), handover)
+
+    def agent(self, channel: Any = None, **options: Any) -> Callable[[AgentFunction], AgentT[Any]]:  # noqa: ANN401
+        """Declares an agent, as in Faust; one with the channel of `events` is started again after failed attempts."""
+        declare: Callable[[AgentFunction], AgentT[Any]] = super().agent(channel, **options)
+        if not isinstance(channel, EventChannel):
+            return declare
+        return lambda function: declare(run_agent(function))
 
     # Called by projections.
 
@@ -161,6 +172,9 @@ class ProjectionApp(faust.App):
 
     async def _on_agent_error(self, agent: AgentT[Any], exc: BaseException) -> None:
         """Ends the worker if an agent crashes repeatedly. Faust restarts the agent, but each crash loses an event."""
+        if isinstance(exc, AgentEnded):
+            self.fail(exc)
+            return
         log.error("agent crashed", extra={"fields": {"agent": agent.name, "error": type(exc).__name__}})
         now = time.monotonic()
         crashes = self._crashes.setdefault(agent.name, deque(maxlen=MAX_CRASHES))
@@ -170,7 +184,9 @@ class ProjectionApp(faust.App):
                 AgentCrashed(
                     f"the agent {agent.name} crashed {MAX_CRASHES} times within {CRASH_SECONDS:.0f} s: "
                     f"{type(exc).__name__}",
-                    why="Faust counts an event whose agent raised as done, so each crash loses one.",
+                    why="It crashed before its first event, or after an event that is applied."
+                    if isinstance(agent.channel, EventChannel)
+                    else "Faust counts an event whose agent raised as done, so each crash loses one.",
                     remedy="Fix the agent: it must handle its errors itself. The projections continue where they were.",
                 )
             )
@@ -178,17 +194,24 @@ class ProjectionApp(faust.App):
 
     async def on_start(self) -> None:
         self.event_loop = asyncio.get_running_loop()
+        if self.tables and self._may_declare:
+            self.conf.topic_allow_declare = True
         check_app(self)
         await self._wait_for_kafka()
         self.maintenance = Maintenance(self)
         await self.maintenance.start()
         await super().on_start()
-        if self.receivers:
-            # Only for the subscription: no stream reads this topic object.
-            self.topics.add(self.topic(*self.receivers, acks=False))
+        if self.projections:
+            self.reader = EventReader(self)
+            self.reader.start()
+
+    async def on_stop(self) -> None:
+        """Ends the reading first: the agents and the producer are still there."""
+        if self.reader is not None:
+            await self.reader.stop()
+        await super().on_stop()
 
     async def on_shutdown(self) -> None:
-        """Called when reading has ended."""
         await super().on_shutdown()
         if self.maintenance is not None:
             await self.maintenance.stop()
@@ -215,7 +238,7 @@ class ProjectionApp(faust.App):
                 await client.close()
 
     async def on_started_init_web_server(self) -> None:
-        """Starts none, not even one that the user gave to Faust."""
+        """Starts none that the user gave to Faust: `check_app` refuses it."""
 
     def _load_settings(self, *, silent: bool = False) -> Settings:
         """Loads Faust's settings; refuses a password in a broker's address before anything prints it."""
@@ -229,8 +252,17 @@ class ProjectionApp(faust.App):
                 )
         return settings
 
-    def _new_transport(self) -> TransportT:
-        return Transport(self.conf.broker_consumer, self)
+    def stream(self, channel: Any, *args: Any, **options: Any) -> StreamT[Any]:  # noqa: ANN401 - Faust's own
+        """Refuses a stream of a topic that nothing would ever read."""
+        if isinstance(channel, TopicT) and self.started and not self.uses_faust_consumer:
+            raise ConfigError(
+                f"{self.conf.id}: a stream of {', '.join(channel.topics)} was started by a task",
+                why="The app has no agent or table with a topic, so Faust's consumer does not run.",
+                remedy="Read the topic in an agent: @app.agent(app.topic(…)).",
+            )
+        if isinstance(channel, EventChannel):
+            return AgentStream(channel, app=self, **{"beacon": self.beacon, **options})
+        return super().stream(channel, *args, **options)
 
     def _create_directories(self) -> None:
         # Faust creates a folder `<id>-data` in the current folder, but only tables on disk need one.
@@ -251,8 +283,10 @@ def _require_known(name: str, settings: dict[str, Any]) -> None:
 
 
 def projection_app(name: str, broker: str = "kafka://localhost:9092", **settings: Any) -> ProjectionApp:  # noqa: ANN401
-    """Creates an app for projections. `name` is also its consumer group; `settings` are Faust's.
+    """Creates an app for projections. Its consumer group is `<name>.projections`; `settings` are Faust's.
 
     Several brokers are given as `kafka://one:9092;kafka://two:9092`, credentials as `broker_credentials`.
+    `kafka_settings` are librdkafka's, for the consumer that reads the projections' topics, such as
+    `{"ssl.certificate.location": …, "ssl.key.location": …}`.
     """
     return ProjectionApp(name, broker=broker, **settings)

@@ -46,22 +46,22 @@ def health(app: ProjectionApp) -> list[ProjectionHealth]:
 
 
 def _health(app: ProjectionApp, projection: Projection, now: float) -> ProjectionHealth:
-    name, maintenance = projection.name, app.maintenance
+    name, maintenance, reader = projection.name, app.maintenance, app.reader
     if app.should_stop:
         return ProjectionHealth(name, "STOPPING", "the worker is stopping", "Start it again if it should run.")
-    if maintenance is None or not app.has_reader:
+    if maintenance is None or reader is None:
         return ProjectionHealth(
             name,
             "STARTING",
             "the worker has not started: it waits for Kafka, or for the projection's database",
             "Check that both can be reached; the worker's log names the error.",
         )
-    unsettled_since = app.reader.unsettled_since
+    unsettled_since = reader.unsettled_since
     unsettled = now - unsettled_since if unsettled_since is not None else 0.0
     missing, waited = maintenance.longest_wait(projection)
     worker, busy = slowest(projection.workers.values(), now)
     longest = max(unsettled, waited, busy)
-    reached = app.reader.reached()  # also behind transaction markers, which have offsets, too
+    reached = reader.reached()  # also behind transaction markers, which have offsets, too
     lag = Counter(dict.fromkeys(projection.topics, 0))
     for partition, each in projection.workers.items():
         end = maintenance.ends.get(partition, 0)

@@ -9,8 +9,7 @@ import time
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from aiokafka.errors import KafkaError
-
+from tailrace.errors import TailraceError
 from tailrace.projections.core.store import Partition
 from tailrace.projections.faust.stall_detector import ProjectionStallDetector, ProjectionWatchdog, stalled
 from tailrace.projections.faust.topics import connection, ensure_dead_letter_topic, require_certificates
@@ -18,6 +17,7 @@ from tailrace.projections.faust.topics import connection, ensure_dead_letter_top
 if TYPE_CHECKING:
     from tailrace.projections.faust.app import ProjectionApp
     from tailrace.projections.projection import Projection
+    from tailrace.projections.reader.reader import EventReader
 
 log = logging.getLogger("tailrace.projections")
 LOOK_SECONDS = 5.0
@@ -84,9 +84,12 @@ class Maintenance:
             await asyncio.sleep(LOOK_SECONDS)
             if self._app.should_stop:
                 return
-            await self._look_at_ends()
+            reader = self._app.reader
+            if reader is None:
+                continue  # the app is still starting
+            await self._look_at_ends(reader)
             now = time.monotonic()
-            unsettled_since = self._app.reader.unsettled_since
+            unsettled_since = reader.unsettled_since
             for projection in self._app.projections:
                 bound = projection.spec.settings.give_up
                 error = stalled(projection, now, unsettled_since) or self._stall_detector.stalled(
@@ -101,7 +104,7 @@ class Maintenance:
                 # A separate task: a slow database must not delay the detection of stalls.
                 pruning = asyncio.create_task(self._prune(), name="prune")
 
-    async def _look_at_ends(self) -> None:
+    async def _look_at_ends(self, reader: EventReader) -> None:
         """Compares how far each partition was read with the end of its log."""
         workers = [worker for projection in self._app.projections for worker in projection.workers.values()]
         if not workers:
@@ -109,15 +112,15 @@ class Maintenance:
             self._stall_detector.look(time.monotonic(), {}, {}, ())
             return
         ends: Mapping[Partition, int] | None = None
-        with contextlib.suppress(KafkaError, TimeoutError):
+        with contextlib.suppress(TailraceError, TimeoutError):
             async with asyncio.timeout(LOOK_SECONDS):
-                ends = await self._app.reader.ends_of({worker.partition for worker in workers})
+                ends = await reader.ends_of({worker.partition for worker in workers})
         if ends is None:
             await require_certificates(connection(self._app))  # Kafka may have got an invalid certificate
         else:
             self.ends = ends
         busy = {worker.partition for worker in workers if worker.queued or worker.busy_since is not None}
-        self._stall_detector.look(time.monotonic(), self._app.reader.reached(), ends, busy)
+        self._stall_detector.look(time.monotonic(), reader.reached(), ends, busy)
 
     async def _prune(self) -> None:
         for projection in self._app.projections:

@@ -17,6 +17,7 @@ from faust.transport.drivers.aiokafka import credentials_to_aiokafka_auth, serve
 from tailrace.connection_causes import certificate_error
 from tailrace.errors import TopicMissing
 from tailrace.projections.core.store import Partition
+from tailrace.projections.reader.connection import group_of
 
 if TYPE_CHECKING:
     from tailrace.projections.faust.app import ProjectionApp
@@ -93,7 +94,7 @@ class ProjectionTopics:
     """Asks Kafka about the topics of a projection."""
 
     def __init__(self, app: ProjectionApp, topics: tuple[str, ...]) -> None:
-        self._group = str(app.conf.id)
+        self._group = group_of(str(app.conf.id))
         self._names = topics
         self._connection = connection(app)
 

@@ -11,7 +11,7 @@ from collections.abc import Collection, Mapping
 
 from tailrace.errors import ProjectionStalled
 from tailrace.projections.core.store import Partition
-from tailrace.projections.faust.offset_coordinator import PartitionBounds, start_offset
+from tailrace.projections.reader.offset_coordinator import PartitionBounds, start_offset
 
 PATIENCE_SECONDS = 60.0
 """Longer than a group takes to drop a killed member, and than it takes to find new partitions."""

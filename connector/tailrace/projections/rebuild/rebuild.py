@@ -15,12 +15,12 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, Protocol, runtime_checkable
 
-from aiokafka.errors import KafkaError
-
-from tailrace.errors import ConfigError
+from tailrace.errors import ConfigError, KafkaUnavailable
 from tailrace.projections.core.store import CatchUp, Partition, ProjectionStore
 from tailrace.projections.faust.app import ProjectionApp
 from tailrace.projections.projection import Projection
+from tailrace.projections.reader.connection import group_of
+from tailrace.projections.reader.reader import EventReader
 from tailrace.projections.rebuild.catch_up import CatchUpCheck
 
 LOOK_SECONDS = 1.0
@@ -74,7 +74,7 @@ class Rebuild:
         app.projections[:] = [projection]
         # A separate group: the old projection's workers keep their partitions.
         app.conf.id = f"{app.conf.id}.rebuild"
-        self._catch_up_check = CatchUpCheck(projection.name, app.conf.id)
+        self._catch_up_check = CatchUpCheck(projection.name, group_of(app.conf.id))
         app.task(self._watch)
 
     async def _watch(self) -> None:
@@ -92,17 +92,22 @@ class Rebuild:
         self._log("rebuilt")
         signal.raise_signal(signal.SIGTERM)
 
+    @property
+    def _reader(self) -> EventReader:
+        if self._app.reader is None:
+            raise RuntimeError("the app has not started")
+        return self._app.reader
+
     async def _is_close(self) -> bool:
-        reader = self._app.reader
+        reader = self._reader
         if reader.unsettled_since is not None:
             return False  # if that lasts, maintenance ends the worker
         try:
             ends = await reader.ends(self._projection.topics)
-        except KafkaError as error:
-            log.warning("Kafka does not return the ends of the topics: %s", type(error).__name__)
+        except KafkaUnavailable as error:
+            log.warning("Kafka does not return the ends of the topics: %s", error.what)
             return False
-        ours = {Partition(*tp) for tp in reader.assignment()}
-        close = self._catch_up_check.is_close(ends, ours, reader.reached(), time.monotonic())
+        close = self._catch_up_check.is_close(ends, reader.assignment(), reader.reached(), time.monotonic())
         workers = self._projection.workers.values()
         return (
             close and bool(workers) and all(worker.queued < self._projection.spec.settings.events for worker in workers)
@@ -119,8 +124,8 @@ class Rebuild:
 
     async def _catch_up(self, positions: Mapping[Partition, int]) -> Mapping[Partition, int] | None:
         deadline = time.monotonic() + CATCH_UP_SECONDS
-        required = self._catch_up_check.required(positions, self._app.reader.reached())
-        while any(self._app.reader.reached().get(each, -1) < offset for each, offset in required.items()):
+        required = self._catch_up_check.required(positions, self._reader.reached())
+        while any(self._reader.reached().get(each, -1) < offset for each, offset in required.items()):
             if time.monotonic() > deadline:
                 return None
             await asyncio.sleep(0.05)
@@ -128,7 +133,7 @@ class Rebuild:
             # Events from there are not in the copy.
             fields = {"projection": self._projection.name, "partitions": ", ".join(map(str, left))}
             log.warning("partitions that the old projection has read do not exist any more", extra={"fields": fields})
-        reached = self._app.reader.reached()
+        reached = self._reader.reached()
         # From here on this worker must not write: the copy is about to become the projection.
         await self._projection.finish()
         return reached

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from tailrace.errors import EventsLost, TopicReplaced
 from tailrace.projections.core.store import Partition
-from tailrace.projections.faust.delivery import ReadProgress
-from tailrace.projections.faust.offset_coordinator import OffsetCoordinator, PartitionBounds, start_offset
+from tailrace.projections.reader.offset_coordinator import OffsetCoordinator, PartitionBounds, start_offset
+from tailrace.projections.reader.progress import ReadProgress
 
 ORDERS = Partition("orders", 3)
 HELD = PartitionBounds(10, 20)

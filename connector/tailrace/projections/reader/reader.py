@@ -1,0 +1,327 @@
+"""Reads the topics of an app's projections from the offsets that the projections have stored.
+
+Runs in the app's event loop; the consumer has its own thread (`consumer_thread.py`). The offset committed to Kafka only
+follows the stored ones, for tools that show the lag.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Collection, Coroutine, Iterable, Mapping
+from concurrent.futures import Future as ThreadFuture
+from typing import TYPE_CHECKING, Any
+
+from confluent_kafka import IsolationLevel, KafkaError, KafkaException, TopicPartition
+from confluent_kafka.admin import AdminClient, OffsetSpec
+
+from tailrace.errors import ConfigError, KafkaUnavailable, ReadRefused, TailraceError
+from tailrace.kafka.client import error_of, translate
+from tailrace.projections.core.store import Partition
+from tailrace.projections.reader.connection import client_config, consumer_config, group_of
+from tailrace.projections.reader.consumer_thread import ConsumerThread, Records
+from tailrace.projections.reader.offset_coordinator import OffsetCoordinator, PartitionBounds, start_offset
+from tailrace.projections.reader.progress import ReadProgress
+
+if TYPE_CHECKING:
+    from tailrace.projections.faust.app import ProjectionApp
+
+ASK_SECONDS = 10.0
+"""For an answer of Kafka about offsets or topics."""
+RETRY_SECONDS = 1.0
+COMMIT_SECONDS = 1.0
+EARLIEST: OffsetSpec = OffsetSpec.earliest()  # type: ignore[no-untyped-call]
+LATEST: OffsetSpec = OffsetSpec.latest()  # type: ignore[no-untyped-call]
+AHEAD_TRIES = 3
+"""A new leader may briefly know less than the old one: a stored offset beyond the end is checked again."""
+_REFUSALS = (
+    KafkaError.TOPIC_AUTHORIZATION_FAILED,
+    KafkaError.GROUP_AUTHORIZATION_FAILED,
+    KafkaError.CLUSTER_AUTHORIZATION_FAILED,
+    KafkaError.SASL_AUTHENTICATION_FAILED,
+    KafkaError._AUTHENTICATION,
+)
+_MISSING = (KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_TOPIC, KafkaError._UNKNOWN_PARTITION)
+
+log = logging.getLogger("tailrace.projections")
+
+
+class EventReader:
+    """Reads for all projections of an app. A partition is first located (its start is found), then read, then revoked.
+
+    The methods `assigned`, `revoked`, `deliver`, `failed` and `report` are called by the consumer's thread; all others
+    in the event loop.
+    """
+
+    def __init__(self, app: ProjectionApp) -> None:
+        self._app = app
+        self.records = 0
+        """How many records were delivered to projections."""
+        self.unsettled_since: float | None = time.monotonic()
+        """Since when partitions, or the offsets to start from, are awaited; None while partitions are read."""
+        self._loop = asyncio.get_running_loop()
+        self._generation = 0
+        self._progress: dict[Partition, ReadProgress] = {}
+        self._holders: dict[Partition, set[object]] = {}
+        self._committed: dict[Partition, int] = {}
+        self._tasks: set[asyncio.Task[Any]] = set()
+        self._locating: asyncio.Task[None] | None = None
+        self._changing = asyncio.Lock()
+        """Held while workers are started or stopped."""
+        self._committing: asyncio.Task[None] | None = None
+        self._stopping = False
+        topics = {topic for projection in app.projections for topic in projection.topics}
+        try:
+            self._admin = AdminClient(client_config(app))
+            self._thread = ConsumerThread(consumer_config(app), topics, self)
+        except KafkaException as error:
+            raise ConfigError(
+                f"{app.conf.id}: the Kafka client rejects its settings: {error_of(error).str()}",
+                remedy="Correct `kafka_settings` and the broker settings of the app.",
+            ) from None
+
+    @property
+    def coordinator(self) -> OffsetCoordinator:
+        return self._app.coordinator
+
+    def start(self) -> None:
+        self._thread.start()
+        self._committing = self._loop.create_task(self._commit_regularly(), name="commit")
+
+    async def stop(self) -> None:
+        """Stops the workers, commits their progress to Kafka, and leaves the group."""
+        self._stopping = True
+        if self._committing is not None:
+            self._committing.cancel()
+        self._thread.stop()
+        await asyncio.to_thread(self._thread.join)
+        await self._end_reading()  # if the group has never assigned anything
+
+    # Called by projections.
+
+    def hold(self, partition: Partition, holder: object) -> None:
+        """Stops the delivery of a partition. Records that are on their way still arrive."""
+        if partition in self._progress:
+            holders = self._holders.setdefault(partition, set())
+            if not holders:
+                self._thread.hold(self._generation, partition)
+            holders.add(holder)
+
+    def release(self, partition: Partition, holder: object) -> None:
+        """Delivers a partition again once all holders have released it. Holds end with their assignment."""
+        holders = self._holders.get(partition)
+        if holders is not None:
+            holders.discard(holder)
+            if not holders:
+                del self._holders[partition]
+                self._thread.release(self._generation, partition)
+
+    # Called by the consumer's thread.
+
+    def assigned(self, generation: int, partitions: Collection[Partition]) -> None:
+        self._loop.call_soon_threadsafe(self._assigned, generation, partitions)
+
+    def revoked(self) -> ThreadFuture[Mapping[Partition, int]]:
+        return asyncio.run_coroutine_threadsafe(self._end_reading(), self._loop)
+
+    def deliver(self, generation: int, records: Records, passed: Mapping[Partition, int]) -> None:
+        self._loop.call_soon_threadsafe(self._deliver, generation, records, passed)
+
+    def failed(self, error: Exception) -> None:
+        if isinstance(error, KafkaException):
+            error = translate(error_of(error), "reading topics")
+        self._loop.call_soon_threadsafe(self._app.fail, error)
+
+    def report(self, error: KafkaError, partition: Partition | None) -> None:
+        self._loop.call_soon_threadsafe(self._report, error, partition)
+
+    # Assignments.
+
+    def _assigned(self, generation: int, partitions: Collection[Partition]) -> None:
+        self._generation = generation
+        if self._stopping:
+            return
+        if partitions:
+            self._locating = self._run(self._locate(generation, partitions), "locate")
+        else:
+            self.unsettled_since = None
+
+    async def _end_reading(self) -> Mapping[Partition, int]:
+        """Stops the workers; returns the offsets to commit to Kafka."""
+        self.unsettled_since = time.monotonic()
+        self._generation = -1  # nothing is delivered from here on
+        if self._locating is not None:
+            self._locating.cancel()
+        async with self._changing:
+            self._holders.clear()
+            applied = dict(self.coordinator.progress())
+            await self.coordinator.revoked()
+            # Workers may have committed something while they stopped, or be gone by now.
+            applied |= self.coordinator.progress()
+            reached = self._committable(applied)
+            self._progress.clear()
+            self._committed.clear()
+        return reached
+
+    async def _locate(self, generation: int, partitions: Collection[Partition]) -> None:
+        """Finds where to start, starts the workers, and has the partitions read."""
+        async with self._changing:
+            offsets = await self.coordinator.positions(partitions)
+            highest = {
+                partition: max((each.stored for each in found if each.stored is not None), default=None)
+                for partition, found in offsets.items()
+            }
+            bounds = await self._bounds(highest)
+            # For each projection by itself: a new one must not hide that another has lost events.
+            starts = {
+                partition: [start_offset(partition, each.stored, bounds[partition], each.start) for each in found]
+                for partition, found in offsets.items()
+            }
+            # Before the assignment: every record that is read must find its worker.
+            await self.coordinator.assigned(starts)
+            firsts = {partition: min(each) for partition, each in starts.items()}
+            self._progress = {partition: ReadProgress(first, first, first) for partition, first in firsts.items()}
+            self._thread.assign(generation, firsts)
+            self.unsettled_since = None
+        topics = {partition.topic for partition in partitions}
+        log.info("reading", extra={"fields": {"partitions": len(partitions), "topics": len(topics)}})
+
+    async def _bounds(self, stored: Mapping[Partition, int | None]) -> Mapping[Partition, PartitionBounds]:
+        tries = 0
+        while True:
+            try:
+                bounds = await self.bounds(stored)
+            except KafkaUnavailable as error:
+                log.warning("waiting for Kafka to return the offsets of the topics: %s", error.what)
+            else:
+                if all(offset is None or offset <= bounds[each].end for each, offset in stored.items()):
+                    return bounds
+                tries += 1
+                if tries == AHEAD_TRIES:
+                    return bounds
+            await asyncio.sleep(RETRY_SECONDS)
+
+    # Records.
+
+    def _deliver(self, generation: int, records: Records, passed: Mapping[Partition, int]) -> None:
+        try:
+            if generation != self._generation:
+                return  # of an assignment that has ended: its next owner reads them again
+            for partition, messages in records.items():
+                progress = self._progress[partition]
+                for projection in self._app.projections:
+                    if partition.topic in projection.topics:
+                        projection.receive(partition, messages)
+                progress.deliver(messages[-1].offset() or 0)
+                self.records += len(messages)
+            for partition, end in passed.items():
+                self._progress[partition].passed = max(self._progress[partition].passed, end)
+        except Exception as error:  # noqa: BLE001 - ends the worker
+            self._app.fail(error)
+        finally:
+            self._thread.delivered()
+
+    # Errors.
+
+    def _report(self, error: KafkaError, partition: Partition | None) -> None:
+        code = error.code()
+        if code == KafkaError._AUTO_OFFSET_RESET and partition in self._progress:
+            self._run(self._check_range(partition), "check range")
+        elif code in _REFUSALS:
+            self._app.fail(
+                ReadRefused(
+                    f"Kafka refuses: {error.name()}",
+                    why=error.str(),
+                    remedy=f"Allow this user to read the topics and the consumer group {group_of(self._app.conf.id)}.",
+                )
+            )
+        elif error.fatal():
+            self._app.fail(translate(error, "reading topics"))
+        elif code not in _MISSING:  # topics that do not exist yet were reported at the start
+            log.debug("Kafka: %s", error.str())
+
+    async def _check_range(self, partition: Partition) -> None:
+        """Raises if the log no longer has the offset that is next to read."""
+        at = self._progress[partition].passed
+        bounds = await self._bounds({partition: None})
+        start_offset(partition, at, bounds[partition], "earliest")
+        raise KafkaUnavailable(
+            f"{partition}: offset {at} was out of range, and is not any more",
+            remedy="Restart the worker: it continues from its stored offset.",
+        )
+
+    # Progress, and what is committed to Kafka.
+
+    def assignment(self) -> Collection[Partition]:
+        """Returns the partitions that are read."""
+        return self._progress.keys()
+
+    def reached(self) -> Mapping[Partition, int]:
+        """Returns for each partition the offset below which nothing is left to apply."""
+        return self._committable(self.coordinator.progress())
+
+    def _committable(self, applied: Mapping[Partition, int]) -> dict[Partition, int]:
+        return {each: read.committable(applied.get(each)) for each, read in self._progress.items()}
+
+    async def _commit_regularly(self) -> None:
+        while True:
+            await asyncio.sleep(COMMIT_SECONDS)
+            reached = self.reached()
+            changed = {each: offset for each, offset in reached.items() if offset > self._committed.get(each, -1)}
+            if changed:
+                self._thread.commit(self._generation, changed)
+                self._committed |= changed
+
+    # Questions to Kafka, which do not disturb the reading.
+
+    async def ends(self, topics: Iterable[str]) -> Mapping[Partition, int]:
+        """Returns the ends of all partitions of these topics, assigned to this worker or not."""
+        known = (await _asked(asyncio.to_thread(self._admin.list_topics, timeout=ASK_SECONDS))).topics
+        found = [Partition(topic, number) for topic in topics if topic in known for number in known[topic].partitions]
+        return await self.ends_of(found)
+
+    async def ends_of(self, partitions: Iterable[Partition]) -> Mapping[Partition, int]:
+        """Returns the offsets after the last stable record of these partitions."""
+        return await self._offsets(partitions, LATEST)
+
+    async def bounds(self, partitions: Iterable[Partition]) -> Mapping[Partition, PartitionBounds]:
+        asked = list(partitions)
+        first = await self._offsets(asked, EARLIEST)
+        end = await self._offsets(asked, LATEST)
+        return {each: PartitionBounds(first[each], end[each]) for each in asked}
+
+    async def _offsets(self, partitions: Iterable[Partition], at: OffsetSpec) -> dict[Partition, int]:
+        asked = {TopicPartition(*each): at for each in partitions}
+        if not asked:
+            return {}
+        answers = self._admin.list_offsets(
+            asked, isolation_level=IsolationLevel.READ_COMMITTED, request_timeout=ASK_SECONDS
+        )
+        return {
+            Partition(each.topic, each.partition): (await _asked(asyncio.wrap_future(answer))).offset
+            for each, answer in answers.items()
+        }
+
+    def _run(self, work: Coroutine[Any, Any, None], name: str) -> asyncio.Task[None]:
+        """Runs a task; its error ends the worker."""
+        task = self._loop.create_task(work, name=name)
+        self._tasks.add(task)
+        task.add_done_callback(self._ended)
+        return task
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None and not self._stopping:
+            self._app.fail(error)
+
+
+async def _asked(answer: Any) -> Any:  # noqa: ANN401 - the driver has no types for it
+    """Awaits an answer of Kafka; raises KafkaUnavailable if there is none, or another of Tailrace's errors."""
+    try:
+        return await answer
+    except KafkaException as error:
+        found: TailraceError = translate(error_of(error), "asking for offsets")
+        if error_of(error).code() in _MISSING:
+            raise KafkaUnavailable(found.what, why=found.why, remedy=found.remedy) from None
+        raise found from None
