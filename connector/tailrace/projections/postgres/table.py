@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 from psycopg import AsyncConnection
 
 from tailrace.errors import ConfigError
-from tailrace.projections.postgres.values import SCALARS, identities
+from tailrace.projections.postgres.values import identities
 from tailrace.sql_names import quote, split_table
 
 Row = tuple[Any, ...]
@@ -59,7 +59,7 @@ class Table:
                 )
 
     def statement(self, key: Names, values: Names | None) -> bytes:
-        """Returns an upsert, or a deletion if `values` is None; its parameters are an array for each column."""
+        """Returns an upsert, or a deletion if `values` is None; its parameters are a text array for each column."""
         known = self._statements.get((key, values))
         if known is None:
             known = (_delete(key, self) if values is None else _upsert(key, values, self)).encode()
@@ -100,11 +100,8 @@ def _same(other: str, key: Sequence[str]) -> str:
 
 
 def _given(names: Sequence[str], table: Table) -> str:
-    kinds = [_literal(table.columns[each].type) for each in names]
-    casts = ", ".join(
-        f"c{at}::{kind} AS {_name(each)}" for at, (each, kind) in enumerate(zip(names, kinds, strict=True))
-    )
-    arrays = ", ".join(f"%s::{kind if kind in SCALARS else 'text'}[]" for kind in kinds)
+    casts = ", ".join(f"c{at}::{_literal(table.columns[each].type)} AS {_name(each)}" for at, each in enumerate(names))
+    arrays = ", ".join("%s::text[]" for _ in names)
     return f"SELECT {casts} FROM unnest({arrays}) AS u({', '.join(f'c{at}' for at in range(len(names)))})"  # noqa: S608
 
 
