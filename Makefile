@@ -34,12 +34,14 @@ $(STACK): $(READY)
 demo: $(STACK) ## See it work: real Postgres, MongoDB and Kafka, connectors and a projection killed, a verdict
 	@$(BIN)/tailrace demo
 
-examples: $(STACK) ## Projections on real servers, disturbed, and compared with the outbox
+examples: $(STACK) ## Projections and consumers on real servers, disturbed, and compared with the outbox
 	@$(BIN)/python -m examples.run order_summary
 	@$(BIN)/python -m examples.run user_cards
 	@$(BIN)/python -m examples.run streams_outbox
 	@$(BIN)/python -m examples.run storage_outbox
 	@$(BIN)/python -m examples.run user_outbox
+	@$(BIN)/python -m examples.run inbox_kafka
+	@$(BIN)/python -m examples.run inbox_faststream
 
 $(FETCHED): $(STACK) tests/helpers/fetched.py tests/helpers/deploy_tools.py
 	@echo "fetching what only the tests need: a schema registry (159 MB), test suites, programs that check deploy/ (once)"

@@ -32,16 +32,23 @@ class Example(ABC, Generic[S]):
     SERVICE: ClassVar[type[Service]]
     FAULT: ClassVar[str]
     """What `disturb` does, shown to the user."""
+    TRUTH: ClassVar[str] = "outbox"
+    """What the result is compared with, shown to the user."""
 
     def __init__(self, service: S) -> None:
         self.service = service
-        package = type(self).__module__.rpartition(".")[0]
-        self.worker = TailraceProcess(
+        self.package = type(self).__module__.rpartition(".")[0]
+        self.worker = self.worker_process()
+
+    def worker_process(self) -> TailraceProcess:
+        """Returns the process that consumes: the example's Faust app."""
+        kafka = f"kafka://{self.service.bootstrap}"
+        return TailraceProcess(
             "worker",
             new_run_dir("example", None),
-            ["project", f"{package}.app:app"],
+            ["project", f"{self.package}.app:app"],
             ready_event="reading",
-            environment={**self.environment(), "KAFKA": f"kafka://{service.bootstrap}", "PYTHONPATH": str(ROOT)},
+            environment={**self.environment(), "KAFKA": kafka, "PYTHONPATH": str(ROOT)},
         )
 
     @classmethod
@@ -58,7 +65,7 @@ class Example(ABC, Generic[S]):
 
     @abstractmethod
     def expected(self) -> Rows:
-        """Returns the rows that the projection must have in the end, computed from the outbox."""
+        """Returns the rows that the projection must have in the end, computed from `TRUTH`. All is written."""
 
     @abstractmethod
     def disturb(self, earlier: WorkloadWriter) -> None:

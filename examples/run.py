@@ -17,6 +17,8 @@ from contextlib import ExitStack, closing
 from typing import Any
 
 from examples.example import Example, Rows
+from examples.inbox_faststream.oracle import InboxFastStream
+from examples.inbox_kafka.oracle import InboxKafka
 from examples.order_summary.oracle import OrderSummary
 from examples.storage_outbox.oracle import StorageOutbox
 from examples.streams_outbox.oracle import StreamsOutbox
@@ -35,6 +37,8 @@ EXAMPLES: dict[str, type[Example[Any]]] = {
     "streams_outbox": StreamsOutbox,
     "storage_outbox": StorageOutbox,
     "user_outbox": UserOutbox,
+    "inbox_kafka": InboxKafka,
+    "inbox_faststream": InboxFastStream,
 }
 RATE = 20.0
 """Transactions per second: slow enough to follow on a terminal."""
@@ -111,7 +115,7 @@ class Run:
 
     def _compare(self) -> int:
         example = self._example
-        self._show.note("writing ended; waiting for the projection to be what the outbox says")
+        self._show.note(f"writing ended; waiting for the projection to be what the {example.TRUTH} says")
         expected = example.expected()
         try:
             wait_until(lambda: example.rows() == expected and example.worker.ready, CATCH_UP_TIMEOUT)
@@ -124,10 +128,10 @@ class Run:
         wrong = sorted(key for key in rows.keys() | expected.keys() if rows.get(key) != expected.get(key))
         for key in wrong:
             self._show.note(
-                f"{key}: {rows.get(key, 'missing')}; by the outbox: {expected.get(key, 'none')}", alarm=True
+                f"{key}: {rows.get(key, 'missing')}; by the {example.TRUTH}: {expected.get(key, 'none')}", alarm=True
             )
         events = len(example.service.in_outbox())
-        verdict = f"{len(wrong)} differ" if wrong else "the projection is what the outbox says"
+        verdict = f"{len(wrong)} differ" if wrong else f"the projection is what the {example.TRUTH} says"
         self._show.note(f"{events} events, {len(rows)} rows: {verdict}", alarm=bool(wrong))
         findings = example.audit(self._writers)
         for finding in findings:

@@ -1,0 +1,1 @@
+"""Order totals with FastStream, SQLAlchemy and the inbox."""

@@ -1,0 +1,1 @@
+"""Order totals with a plain confluent-kafka consumer and the inbox."""
