@@ -241,7 +241,6 @@ def test_partitions_that_move_between_workers_lose_and_repeat_nothing(kafka: Kaf
 
 REFUSED = {
     "exactly_once": ({"PROCESSING_GUARANTEE": "exactly_once"}, {}),
-    "stream_wait_empty": ({"STREAM_WAIT_EMPTY": "yes"}, {}),
     "web server": ({}, {"settings": ", web_enabled=True"}),
     "value_serializer is pickle": ({}, {"settings": ', value_serializer="json|pickle"'}),
     "kafka://": ({}, {"broker": "confluent://localhost:1"}),
