@@ -31,7 +31,7 @@ from benchmarks.projection_topic import PARTITIONS, TRANSACTION, expected, publi
 from tailrace.projections.core.settings import Settings
 from tailrace.testkit.stack import MongoServer, Stack, wait_until
 
-EVENTS = 50_000
+EVENTS = 100_000
 WARM_UP = 10_000
 ROUNDS = 3
 RESULTS = Path(__file__).parent / "results" / "projections.json"
@@ -47,11 +47,11 @@ class Way(NamedTuple):
 
 
 BARE = Way("bare", "bare Faust, counting")
-SINGLE = Way("single", "Postgres, 1 event a transaction", 0.1)
+SINGLE = Way("single", "Postgres, 1 event a transaction", 0.05)
 BATCHED = Way("batched", "Postgres, batched")
 HAND_WRITTEN = Way("hand_written", "hand-written: confluent-kafka + psycopg")
-EXECUTE = Way("execute", "Postgres, batched, own SQL", 0.4)
-MONGO = Way("mongo", "MongoDB, batched", 0.4)
+EXECUTE = Way("execute", "Postgres, batched, own SQL", 0.2)
+MONGO = Way("mongo", "MongoDB, batched", 0.3)
 WAYS = (BARE, HAND_WRITTEN, BATCHED, SINGLE, EXECUTE, MONGO)
 REACH_BARE = 0.6
 """Of the bare worker's rate, for the batched projection."""
