@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager, suppress
 from datetime import timedelta
+from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
@@ -237,6 +238,45 @@ def test_a_second_consumer_waits_for_the_first(kind: type[PostgresClient], commi
     asyncio.run(test())
 
 
+def test_consumers_with_several_events_in_different_orders(dsn: str, event: str) -> None:
+    """They would wait for each other: Postgres ends one of them, and the other one goes on."""
+    barrier = threading.Barrier(2)
+
+    def process(events: list[str]) -> str:
+        with psycopg.connect(dsn) as connection:
+            try:
+                for number, each in enumerate(events):
+                    with Inbox().once(connection, each, "g"):
+                        connection.execute("INSERT INTO effects (event) VALUES (%s)", [each])
+                    if number == 0:
+                        barrier.wait(20)
+            except psycopg.errors.DeadlockDetected:
+                connection.rollback()
+                return "deadlock"
+            return "done"
+
+    events = [f"{event} 1", f"{event} 2"]
+    with ThreadPoolExecutor(2) as consumers:
+        assert sorted(consumers.map(process, [events, events[::-1]])) == ["deadlock", "done"]
+    assert [stored(dsn, each) for each in events] == [(1, 1), (1, 1)]
+
+
+def test_the_privileges_that_a_consumer_needs(dsn: str, event: str) -> None:
+    with psycopg.connect(dsn) as connection:
+        role = f"consumer_{uuid4().hex[:8]}"
+        connection.execute(f"CREATE ROLE {role}")
+        connection.execute(f"GRANT SELECT, INSERT ON processed_events TO {role}")
+        connection.execute(f"SET LOCAL ROLE {role}")
+        for expected in (True, False):
+            with Inbox().once(connection, event, "g") as first:
+                assert first is expected
+        with pytest.raises(RollBack), Inbox().once(connection, f"{event} 2", "g"):
+            raise RollBack
+        with pytest.raises(psycopg.errors.InsufficientPrivilege), connection.transaction():
+            Inbox().prune(connection, older_than=timedelta(days=1))
+        connection.rollback()
+
+
 def test_a_consumer_does_not_wait_longer_than_it_wants(dsn: str, event: str) -> None:
     """With lock_timeout, the caller may go on with other events in the same transaction."""
     inbox = Inbox()
@@ -386,7 +426,7 @@ def test_a_cancelled_task_leaves_no_marker(dsn: str, event: str) -> None:
     async def hang(connection: psycopg.AsyncConnection[Any]) -> None:
         async with Inbox().once(connection, event, "g") as first:
             assert first
-            await connection.execute(EFFECT.format(event))  # type: ignore[arg-type]
+            await connection.execute(EFFECT.format(event))
             await asyncio.Event().wait()
 
     async def test() -> None:
@@ -546,3 +586,16 @@ def test_the_default_database_of_django(dsn: str, event: str) -> None:
 
     asyncio.run(test())
     assert stored(dsn, event) == (0, 0)
+
+
+def test_the_code_of_the_docs_works(database: str) -> None:
+    """Runs the first code block of docs/inbox.md unchanged, except for the database; twice, as after a restart."""
+    page = (Path(__file__).parents[2] / "docs" / "inbox.md").read_text()
+    source = page.split("```python\n")[1].split("```")[0]
+    assert source.count("postgresql://localhost/shop") == 1
+    with psycopg.connect(database, autocommit=True) as connection:
+        connection.execute("CREATE TABLE accounts (id text PRIMARY KEY, cents bigint NOT NULL)")
+        connection.execute("INSERT INTO accounts VALUES ('a-1', 0)")
+        for _ in range(2):
+            exec(source.replace("postgresql://localhost/shop", database), {})
+        assert connection.execute("SELECT cents FROM accounts").fetchall() == [(1250,)]
