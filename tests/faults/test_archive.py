@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -294,13 +292,9 @@ def test_two_archivers_and_refused_runs(shop: Shop, tailrace: Tailrace, tmp_path
     more = old_rows(shop, 300)
     arrived(shop, more)
     several = [
-        subprocess.Popen([sys.executable, "-m", "tailrace", *map(str, write)], stdout=subprocess.PIPE, text=True)
-        for _ in range(3)
+        warm.Process([*warm.TAILRACE, *map(str, write)], output=tmp_path / f"write-{number}.log") for number in range(3)
     ]
-    codes = []
-    for each in several:
-        each.communicate(timeout=120)
-        codes.append(each.returncode)
+    codes = [each.wait(120) for each in several]
     assert 0 in codes
     assert set(codes) <= {0, 3}
     settled(shop)

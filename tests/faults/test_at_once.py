@@ -5,16 +5,16 @@ from __future__ import annotations
 import json
 import os
 import signal
-import subprocess
-import sys
 from collections import Counter
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 from confluent_kafka import TopicPartition
 from confluent_kafka.admin import AlterConfigOpType, ConfigEntry, ConfigResource, OffsetSpec
 
+from helpers import warm_processes as warm
 from helpers.command import Output, Tailrace
 from helpers.parking import good
 from helpers.recovery import goes_on, plan, ran_before, recover, right, slot_dropped, work
@@ -37,29 +37,36 @@ INSERT = (
     "INSERT INTO outbox (id, aggregatetype, aggregateid, type, payload) SELECT gen_random_uuid(), 'order', 'k', "
     """'OrderPlaced', '{"order": "a", "revision": 1, "amount": 1, "currency": "EUR"}' FROM generate_series(1, %s)"""
 )
-Begin = Callable[..., subprocess.Popen[str]]
+
+
+class Command:
+    """A command in its own process."""
+
+    def __init__(self, output: Path, *arguments: object) -> None:
+        self.output = output
+        self.process = warm.Process([*warm.TAILRACE, *map(str, arguments), "--json"], output=output)
+        self.pid = self.process.pid
+
+
+Begin = Callable[..., Command]
 
 
 @pytest.fixture
-def begin() -> Iterator[Begin]:
-    """Starts a command in its own process."""
-    begun: list[subprocess.Popen[str]] = []
+def begin(tmp_path: Path) -> Iterator[Begin]:
+    """Starts a command."""
+    begun: list[Command] = []
 
-    def begin(*arguments: object) -> subprocess.Popen[str]:
-        command = [sys.executable, "-m", "tailrace", *map(str, arguments), "--json"]
-        begun.append(subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=-1, stderr=-1, text=True))
+    def begin(*arguments: object) -> Command:
+        begun.append(Command(tmp_path / f"command-{len(begun)}.log", *arguments))
         return begun[-1]
 
     yield begin
-    for process in begun:
-        if process.poll() is None:
-            process.kill()
-        process.communicate()
+    for command in begun:
+        command.process.kill()
 
 
-def ended(process: subprocess.Popen[str]) -> tuple[int, str]:
-    out, err = process.communicate(timeout=90)
-    return process.returncode, out + err
+def ended(command: Command) -> tuple[int, str]:
+    return command.process.wait(90), command.output.read_text()
 
 
 def end(shop: Shop) -> int:
@@ -69,11 +76,11 @@ def end(shop: Shop) -> int:
     return sum(found.result(10).offset for found in admin.list_offsets(places).values())
 
 
-def in_the_middle(shop: Shop, process: subprocess.Popen[str], before: int) -> None:
+def in_the_middle(shop: Shop, command: Command, before: int) -> None:
     """Waits until it has published some of its events; `before` is where the topic ended."""
 
     def some() -> bool:
-        assert process.poll() is None, f"it was over too soon: {process.communicate()}"
+        assert command.process.poll() is None, f"it was over too soon: {command.output.read_text()}"
         return end(shop) > before
 
     wait_until(some, 60, what="the first events")
@@ -125,7 +132,7 @@ def test_a_replay_that_is_stopped(replayable: tuple[Shop, Output], begin: Begin,
     before = end(shop)
     process = begin("replay", "apply", planned["file"])
     in_the_middle(shop, process, before)
-    process.send_signal(signal.SIGTERM)
+    os.kill(process.pid, signal.SIGTERM)
     assert ended(process)[0] == 130
     assert not shop.undecided(), "no transaction is left open for readers to wait for"
     assert 0 < len(again(shop, planned)) < MANY, "it was in the middle"
@@ -284,7 +291,7 @@ def test_a_recovery_that_is_stopped(lost: tuple[Shop, int], begin: Begin) -> Non
     shop, before = lost
     process = begin("recover", "apply", shop.file, "--yes")
     in_the_middle(shop, process, before)
-    process.send_signal(signal.SIGTERM)
+    os.kill(process.pid, signal.SIGTERM)
     code, said = ended(process)
     assert (code, '"complete": false' in said) == (130, True), said
     assert not shop.undecided(), "no transaction is left open for readers to wait for"

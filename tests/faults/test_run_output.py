@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 
+from helpers import warm_processes as warm
 from helpers.shop import Shop
 from tailrace.testkit.stack.ports import free_port
 
@@ -24,15 +23,8 @@ def test_a_stop_while_kafka_is_unavailable(shop: Shop) -> None:
 def test_a_failure_is_logged_once_with_cause_and_remedy(shop: Shop) -> None:
     shop.start().stop()
     shop.execute("SELECT pg_drop_replication_slot(%s)", shop.slot)
-    command = [sys.executable, "-m", "tailrace", "run", str(shop.file)]
     for as_json in (False, True):
-        ran = subprocess.run(
-            [*command, "--log-json" if as_json else "--log-text"],
-            capture_output=True,
-            text=True,
-            timeout=120,
-            check=False,
-        )
+        ran = warm.run("run", str(shop.file), "--log-json" if as_json else "--log-text")
         assert ran.returncode == 3, ran.stderr
         assert ran.stderr.count("SlotMissing") == 1, ran.stderr
         assert "published" not in ran.stderr.partition("why")[0], ran.stderr

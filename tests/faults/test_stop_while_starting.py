@@ -128,7 +128,7 @@ def test_a_stop_signal_at_any_time_after_the_first_line_ends_it_cleanly(folder: 
             with pytest.raises(subprocess.TimeoutExpired):
                 process.wait(delay)
             process.send_signal(signal.SIGTERM)
-            _, errors = process.communicate(timeout=15)
+            _, errors = process.communicate(timeout=30)
         finally:
             process.kill()
         assert process.returncode == 0, f"stopped {delay} s after the start: {errors.decode()}"

@@ -97,7 +97,8 @@ class Process:
         """`arguments` are those of Python: `-m tailrace …`, or a script with its arguments. Output is appended."""
         self._fork_server = fork_server(modules)
         self.returncode: int | None = None
-        output.touch()  # so that it can be read before the process has started
+        for file in (output, errors or output):
+            file.touch()  # so that it can be read before the process has started
         self.pid = self._fork_server.fork(
             {
                 "arguments": list(arguments),

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import io
 import json
-import os
 import signal
 import stat
-import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -16,6 +14,7 @@ from typing import Any
 import pytest
 from confluent_kafka import Message, Producer
 
+from helpers import warm_processes as warm
 from helpers.shop import SCHEMA, Shop
 from tailrace.cli import main
 from tailrace.dlq import redrive
@@ -342,12 +341,8 @@ def test_a_redrive_that_waits_for_confirmation_skips_what_another_resolved(
 
     class Slow(Terminal):
         def readline(self, *arguments: Any) -> str:
-            subprocess.run(
-                [sys.executable, "-m", "tailrace", "dlq", "redrive", str(shop.file), "--all-open", "--yes"],
-                stdin=subprocess.DEVNULL,
-                check=True,
-                timeout=60,
-            )
+            ran = warm.run("dlq", "redrive", str(shop.file), "--all-open", "--yes")
+            assert ran.returncode == 0, ran.stderr
             return super().readline(*arguments)
 
     monkeypatch.setattr(sys, "stdin", Slow("y\n"))
@@ -434,14 +429,7 @@ def test_watch_prints_dead_letters_and_resolutions(shop: Shop, dlq: Dlq) -> None
     early = shop.insert(INVALID)
     wait_for_letters(shop, early)
     out, err = shop.folder / "watch.out", shop.folder / "watch.err"
-    with out.open("wb") as output, err.open("wb") as errors:
-        process = subprocess.Popen(
-            [sys.executable, "-m", "tailrace", "dlq", "watch", str(shop.file), "--json"],
-            stdin=subprocess.DEVNULL,
-            stdout=output,
-            stderr=errors,
-            env=os.environ,
-        )
+    process = warm.Process([*warm.TAILRACE, "dlq", "watch", str(shop.file), "--json"], output=out, errors=err)
     try:
         wait_until(lambda: "watching" in err.read_text() or process.poll() is not None, 60, what="watch")
         event = shop.insert(INVALID, key="w")
@@ -449,7 +437,7 @@ def test_watch_prints_dead_letters_and_resolutions(shop: Shop, dlq: Dlq) -> None
         dlq("discard", "--key", "w", "--why", "seen", "--yes")
         wait_until(lambda: len(out.read_text().splitlines()) >= 2, 60, what=f"two lines: {err.read_text()}")
         process.send_signal(signal.SIGINT)
-        assert process.wait(10) == 130
+        assert process.wait(60) == 130
     finally:
         process.kill()
         process.wait()

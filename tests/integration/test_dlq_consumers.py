@@ -3,10 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import signal
-import subprocess
-import sys
 import uuid
 from collections.abc import Callable
 from pathlib import Path
@@ -15,6 +11,7 @@ from typing import Any
 import pytest
 from confluent_kafka import Message, Producer
 
+from helpers import warm_processes as warm
 from tailrace import failpoints
 from tailrace.cli import main
 from tailrace.cli.dlq.context import find_context
@@ -216,12 +213,10 @@ def test_a_payload_is_edited_and_redriven(summary: Summary, monkeypatch: pytest.
 @pytest.mark.parametrize("point", failpoints.REDRIVING)
 def test_a_killed_redrive_is_run_again_and_publishes_once(summary: Summary, point: str) -> None:
     summary.dead_letter(*(summary.event(number) for number in range(4)), summary.event(0))
-    command = [sys.executable, "-m", "tailrace", "dlq", "redrive", *summary.where, "--all-open", "--yes"]
-    killed = subprocess.run(
-        command, stdin=subprocess.DEVNULL, timeout=120, check=False, env={**os.environ, "TAILRACE_KILL": point}
-    )
-    assert killed.returncode == -signal.SIGKILL
-    subprocess.run(command, stdin=subprocess.DEVNULL, timeout=120, check=True)
+    command = ("dlq", "redrive", *summary.where, "--all-open", "--yes")
+    warm.killed(*command, at=point)
+    ran = warm.run(*command)
+    assert ran.returncode == 0, ran.stderr
     assert sorted(dict(message.headers() or [])["id"] for message in summary.published()) == [
         b"e-0", b"e-1", b"e-2", b"e-3",
     ]  # fmt: skip
@@ -264,13 +259,7 @@ def test_dead_letters_of_pipelines_and_consumers_are_separate(summary: Summary, 
 
 def test_watch_prints_dead_letters_and_resolutions(summary: Summary, tmp_path: Path) -> None:
     out, err = tmp_path / "out", tmp_path / "err"
-    with out.open("wb") as output, err.open("wb") as errors:
-        process = subprocess.Popen(
-            [sys.executable, "-m", "tailrace", "dlq", "watch", *summary.where, "--json"],
-            stdin=subprocess.DEVNULL,
-            stdout=output,
-            stderr=errors,
-        )
+    process = warm.Process([*warm.TAILRACE, "dlq", "watch", *summary.where, "--json"], output=out, errors=err)
     try:
         wait_until(lambda: "watching" in err.read_text() or process.poll() is not None, 60, what="watch")
         summary.dead_letter(summary.event(1))

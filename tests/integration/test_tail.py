@@ -59,7 +59,7 @@ class Live:
 
     def end(self) -> int:
         self.process.send_signal(signal.SIGINT)
-        return self.process.wait(10)
+        return self.process.wait(60)
 
 
 def test_events_are_printed_with_all_their_parts(shop: Shop, tail: Tail) -> None:

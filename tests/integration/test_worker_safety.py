@@ -91,7 +91,7 @@ def test_a_worker_answers_while_kafka_hangs(workers: Workers, pipelines: Path, s
         with ThreadPoolExecutor(40) as many:
             answers = list(many.map(lambda _: httpx2.get(worker.url, timeout=60), range(40)))
         assert {each.json()["kafka_cluster_id"] for each in answers} == {""}
-        assert max(each.elapsed.total_seconds() for each in answers) < 10  # 2 s on an idle machine
+        assert max(each.elapsed.total_seconds() for each in answers) < 30  # 2 s on an idle machine
         (pipelines / "other.yaml").write_text("pipeline: other\n")
-        wait_until(lambda: worker.get("/connectors") == sorted([shop.name, "other"]), 10, what="the new file")
+        wait_until(lambda: worker.get("/connectors") == sorted([shop.name, "other"]), 60, what="the new file")
         assert worker.stop() == 0

@@ -99,7 +99,7 @@ def test_resume_lets_a_paused_process_go_on(process: LocalProcess) -> None:
     process.pause()
     os.kill(process.pid, signal.SIGUSR1)
     process.resume()
-    assert process.wait(10) == 7
+    assert process.wait(60) == 7
 
 
 def test_stop_sends_the_stop_signal_and_the_process_can_be_launched_again(process: LocalProcess) -> None:
