@@ -6,7 +6,7 @@ import asyncio
 import threading
 from collections.abc import AsyncIterator, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager, nullcontext, suppress
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -439,6 +439,42 @@ def test_a_cancelled_task_leaves_no_marker(dsn: str, event: str) -> None:
     asyncio.run(test())
     assert stored(dsn, event) == (0, 0)
     assert stored(dsn, f"{event} before") == (0, 1)
+
+
+@pytest.mark.parametrize("kind", [kind for kind in POSTGRES_CLIENTS if kind.is_async], ids=lambda kind: kind.__name__)
+def test_a_task_that_is_cancelled_while_it_waits_for_another_consumer(
+    kind: type[PostgresClient], dsn: str, event: str
+) -> None:
+    """It leaves no marker. The caller may go on in its transaction, which SQLAlchemy has given up with the task."""
+    goes_on = "SqlAlchemy" not in kind.__name__
+
+    async def mark(service: PostgresClient, handle: Any) -> None:
+        async with once(Inbox(), service.is_async, handle, event):
+            pytest.fail("the body must not run")
+
+    async def test() -> None:
+        service = kind(dsn)
+        async with await psycopg.AsyncConnection.connect(dsn) as first, service.transaction() as handle:
+            async with Inbox().once(first, event, "g"):
+                pass
+            await service.sql(handle, EFFECT.format(f"{event} before"))
+            waiting = asyncio.create_task(mark(service, handle))
+            async with asyncio.timeout(20):
+                while not await asyncio.to_thread(is_waiting, dsn):
+                    pass
+            waiting.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await waiting
+            await first.rollback()
+            with nullcontext() if goes_on else pytest.raises(sqlalchemy.exc.PendingRollbackError):
+                await service.sql(handle, EFFECT.format(f"{event} after"))
+            if not goes_on:
+                await handle.rollback()
+        await service.close()
+
+    asyncio.run(test())
+    assert stored(dsn, event) == (0, 0)
+    assert stored(dsn, f"{event} before") == stored(dsn, f"{event} after") == (0, int(goes_on))
 
 
 def test_the_pipeline_mode_of_psycopg(dsn: str, event: str) -> None:
