@@ -103,7 +103,7 @@ def narrow(postgres: PostgresServer, kafka: KafkaBroker, tmp_path: Path) -> Iter
 def shares(projected: Projected) -> list[int]:
     """How many partitions of the topic each member of the settled group has; none while it is not settled."""
     admin = projected.kafka.admin()
-    group = admin.describe_consumer_groups([projected.name])[projected.name].result(30)
+    group = admin.describe_consumer_groups([projected.group])[projected.group].result(30)
     if group.state is not ConsumerGroupState.STABLE:
         return []
     held = [member.assignment.topic_partitions for member in group.members]
