@@ -154,6 +154,7 @@ def lost(shop: Shop) -> tuple[Shop, int]:
     return shop, before
 
 
+@pytest.mark.slow
 def test_a_recovery_that_is_fenced(lost: tuple[Shop, int], begin: Begin) -> None:
     """While it works, or while it is suspended: it is fenced, and the later one closes the gap."""
     shop, before = lost

@@ -49,6 +49,7 @@ def synchronised(kafka: KafkaBroker, tmp_path: Path) -> Iterator[Pair]:
         yield pair
 
 
+@pytest.mark.slow
 def test_a_failover_without_the_slot(pair: Pair) -> None:
     """All rows are there, only the slot is missing; the position history stays valid on the new timeline."""
     shop = pair.shop

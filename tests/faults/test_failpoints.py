@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from helpers.shop import Shop
+from helpers.tiers import mostly_slow
 from tailrace import failpoints
 
 AT_START = (failpoints.SLOT_INTENDED, failpoints.SLOT_CREATED, failpoints.TABLE_ROWS_READ)
@@ -39,7 +40,9 @@ def test_killed_during_the_first_start(shop: Shop, point: str) -> None:
     assert verdict.committed > 60
 
 
-@pytest.mark.parametrize("point", WHILE_STREAMING)
+@pytest.mark.parametrize(
+    "point", mostly_slow(WHILE_STREAMING, [failpoints.AFTER_PRODUCE, failpoints.AFTER_COMMIT, failpoints.IDLE_STORED])
+)
 def test_killed_while_streaming(shop: Shop, point: str) -> None:
     """Small batches cut transactions in the middle, so that ROWS_READ is inside one (row 4)."""
     shop.configure(limits={"batch_records": 5})

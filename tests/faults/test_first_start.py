@@ -12,6 +12,7 @@ from psycopg.conninfo import make_conninfo
 
 from helpers import recovery as recovering
 from helpers.shop import Shop
+from helpers.tiers import mostly_slow
 from tailrace import failpoints
 from tailrace.errors import SourceUnavailable
 from tailrace.positions.postgres import LogIdentity, LsnPosition
@@ -25,7 +26,7 @@ from tailrace.testkit.workload.orders import Mix
 PAYLOAD = '{"order": "o", "revision": 1, "amount": 1, "currency": "EUR"}'
 
 
-@pytest.fixture(params=["16", "18"])
+@pytest.fixture(params=mostly_slow(["16", "18"], ["16"]))
 def either(request: pytest.FixtureRequest) -> Shop:
     shop: Shop = request.getfixturevalue("shop" if request.param == "16" else "shop18")
     return shop

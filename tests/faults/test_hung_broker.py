@@ -21,6 +21,7 @@ def kafka_set() -> Iterator[KafkaCluster]:
         yield members
 
 
+@pytest.mark.slow
 def test_a_broker_that_hangs_while_others_lead(
     postgres: PostgresServer, kafka_set: KafkaCluster, tmp_path: Path
 ) -> None:

@@ -19,6 +19,7 @@ from helpers.broken_kafka import HASTY, IMPATIENT, sleeping
 from helpers.second_instance import publishes
 from helpers.shop import Connector, Shop, close_shop, open_shop
 from helpers.tcp_proxy import TcpProxy
+from helpers.tiers import mostly_slow
 from tailrace.kafka.publisher import COMMIT_TIMEOUT
 from tailrace.testkit.stack import KafkaBroker, PostgresServer, ServerChoice, wait_until
 from tailrace.testkit.workload.orders import Mix
@@ -117,7 +118,7 @@ def test_an_instance_without_its_database_does_not_fence_the_one_that_took_over(
         assert newer.running
 
 
-@pytest.mark.parametrize("delivery", ["exactly_once", "at_least_once"])
+@pytest.mark.parametrize("delivery", mostly_slow(["exactly_once", "at_least_once"], ["exactly_once"]))
 def test_an_instance_that_continues_after_another_left_owns_the_pipeline_again(shop: Shop, delivery: str) -> None:
     """The last ownership record was the other's. Without a new one nobody could see that this instance runs the
     pipeline, and without transactions it could not either.

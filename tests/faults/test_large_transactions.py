@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from helpers.shop import Connector, Shop
+from helpers.tiers import mostly_slow
 from tailrace import failpoints
 from tailrace.positions.postgres import parse_lsn
 from tailrace.testkit.oracle import WriteOutcome, WrittenEvent
@@ -84,7 +85,7 @@ def test_a_large_transaction_killed_in_the_middle(shop: Shop) -> None:
     assert published(connector) == ROWS - stored.cut.rows
 
 
-@pytest.mark.parametrize("start", ["now", "beginning"])
+@pytest.mark.parametrize("start", mostly_slow(["now", "beginning"], ["now"]))
 def test_batches_of_large_rows_are_limited_by_bytes(shop: Shop, start: str) -> None:
     """Few rows, each half as large as allowed: batches are limited by bytes, from the log and from the table."""
     shop.configure(source={"start": start})

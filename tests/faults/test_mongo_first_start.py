@@ -12,6 +12,7 @@ import pytest
 from bson import Decimal128, ObjectId
 from bson.int64 import Int64
 
+from helpers.tiers import mostly_slow
 from helpers.users import Users
 from tailrace import failpoints
 from tailrace.testkit.stack import wait_until
@@ -41,7 +42,7 @@ def test_existing_documents_are_published_first_and_once(users: Users) -> None:
     assert "reading the collection" not in users.connectors[-1].log
 
 
-@pytest.mark.parametrize("nth", [1, 3])
+@pytest.mark.parametrize("nth", mostly_slow([1, 3], [3]))
 def test_killed_while_reading_the_collection(users: Users, nth: int) -> None:
     """The next start reads a newer snapshot, and leaves documents inserted in between to the stream."""
     users.configure(source={"start": "beginning"}, limits={"batch_records": 20})

@@ -38,6 +38,7 @@ def own_users(mongo: MongoServer, own_kafka: KafkaBroker, tmp_path: Path) -> Ite
     close_users(users)
 
 
+@pytest.mark.slow
 def test_all_brokers_down_for_a_while(own_users: Users) -> None:
     users = own_users
     users.configure(limits={"batch_records": 20})
@@ -57,6 +58,7 @@ def test_all_brokers_down_for_a_while(own_users: Users) -> None:
     assert connector.running, connector.log
 
 
+@pytest.mark.slow
 def test_kafka_hangs_with_a_backlog_behind_it(own_users: Users) -> None:
     """Reading pauses: the backlog stays in MongoDB's log, not in memory (I9)."""
     users = own_users

@@ -8,6 +8,7 @@ import random
 import pytest
 
 from helpers.kill_loop import ended_within, kill_again_and_again
+from helpers.tiers import mostly_slow
 from helpers.users import Users
 from tailrace import failpoints
 from tailrace.testkit.stack import wait_until
@@ -19,7 +20,7 @@ ROUNDS = int(os.environ.get("KILL_ROUNDS", "12"))
 SEED = int(os.environ.get("KILL_SEED", "0")) or random.SystemRandom().randrange(1, 2**32)
 
 
-@pytest.mark.parametrize("point", WHILE_STREAMING)
+@pytest.mark.parametrize("point", mostly_slow(WHILE_STREAMING, [failpoints.AFTER_PRODUCE, failpoints.AFTER_COMMIT]))
 def test_killed_while_streaming(users: Users, point: str) -> None:
     """Small batches cut transactions in the middle: each event is published once and in order (row 42)."""
     users.configure(limits={"batch_records": 5})

@@ -9,6 +9,7 @@ import pytest
 from confluent_kafka import KafkaException, Producer
 from confluent_kafka.admin import NewTopic
 
+from helpers.tiers import mostly_slow
 from helpers.users import Users, close_users, open_users
 from tailrace import failpoints
 from tailrace.testkit.stack import KafkaBroker, MongoServer, ServerChoice, wait_until
@@ -60,7 +61,7 @@ def worked(users: Users) -> None:
     assert users.connectors[-1].stop() == 0
 
 
-@pytest.mark.parametrize("re_created", [True, False], ids=["re-created", "gone"])
+@pytest.mark.parametrize("re_created", mostly_slow([True, False], [False]), ids=["re-created", "gone"])
 def test_a_lost_offsets_topic_is_not_taken_for_a_first_start(users: Users, re_created: bool) -> None:
     """However often it is started: the states that failed starts write to the new topic are no stored position."""
     topic = own_offsets_topic(users)

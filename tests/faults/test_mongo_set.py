@@ -27,6 +27,7 @@ def set_users(mongo_set: MongoReplicaSet, kafka: KafkaBroker, tmp_path: Path) ->
     close_users(users)
 
 
+@pytest.mark.slow
 def test_the_primary_steps_down_under_load(set_users: Users, mongo_set: MongoReplicaSet) -> None:
     users = set_users
     connector = users.start()

@@ -42,7 +42,13 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     items.sort(key=lambda item: positions[str(item.path)])
 
 
+def pytest_sessionstart() -> None:
+    """Turns garbage collection off for the time in which almost everything that is made stays."""
+    gc.disable()
+
+
 def pytest_collection_finish() -> None:
     """Exempts the collected items from garbage collection: they stay until the end."""
+    gc.enable()
     gc.collect()
     gc.freeze()

@@ -17,6 +17,7 @@ from helpers.api import Api, parsed, run_locally, serve, stable
 from helpers.parking import good
 from helpers.service import Service
 from helpers.shop import Shop, close_shop, open_shop
+from helpers.tiers import postgres_first
 from helpers.users import close_users, open_users
 from helpers.worker import Workers, put_pipeline
 from tailrace.cli.operations import operation
@@ -165,6 +166,7 @@ def test_every_operation_answers_as_the_command_line(
     assert differences["result"]["replay"] == shadow["id"]
 
 
+@postgres_first
 def test_a_pipeline_is_paused_stopped_rewound_and_restarted(workers: Workers, folder: Path, service: Service) -> None:
     put_pipeline(folder, service)  # type: ignore[arg-type]
     api = serve(workers.start(folder), service)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import uuid
 from typing import Any
 
+import pytest
 from psycopg.conninfo import conninfo_to_dict
 
 from helpers.connect import ORDER, ConnectWorker
@@ -70,6 +71,7 @@ def test_an_outbox_of_postgres(connect: ConnectWorker, shop: Shop) -> None:
     request("DELETE", f"/connectors/{name}")
 
 
+@pytest.mark.slow
 def test_an_outbox_of_mongodb_and_its_offsets(connect: ConnectWorker, users: Users) -> None:
     request, name = connect.request, users.name
     config = {

@@ -183,6 +183,7 @@ def others(
     wait_until(lambda: traces(postgres, kafka, mongo) == before, what="the removal of everything the demo created")
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("others")
 def test_a_lost_event_and_one_applied_twice_are_reported(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]

@@ -223,6 +223,7 @@ def test_lag_and_health_while_kafka_is_gone(
             close_shop(shop)
 
 
+@pytest.mark.slow
 def test_health_of_mongodb_that_is_gone(kafka: KafkaBroker, workers: Workers, folder: Path, tmp_path: Path) -> None:
     with MongoServer(choice=ServerChoice.LOCAL) as mongo:
         users = open_users(mongo, kafka, tmp_path)

@@ -624,6 +624,7 @@ def test_several_slots_must_be_told_apart(dsn: str, outbox: Outbox) -> None:
         admin.execute("SELECT pg_drop_replication_slot(name) FROM unnest(%s::text[]) AS name", [names])
 
 
+@pytest.mark.slow
 def test_events_are_validated_with_the_schemas_of_a_registry(dsn: str, registry: RegistryServer) -> None:
     """The registry is asked for the first event of a type only."""
     known, unknown = f"Known{uuid4().hex[:8]}", f"Unknown{uuid4().hex[:8]}"

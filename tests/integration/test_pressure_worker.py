@@ -94,6 +94,7 @@ def test_postgres(workers: Workers, folder: Path, shop: Shop) -> None:
     assert killed.lag_bytes is not None
 
 
+@pytest.mark.slow
 def test_mongodb_without_marks(workers: Workers, folder: Path, users: Users) -> None:
     """Nothing in the database shows it: all that is known comes from the worker."""
     worker = started(workers, folder, users)

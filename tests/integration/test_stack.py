@@ -29,6 +29,7 @@ from confluent_kafka.admin import (
 
 from helpers.stack import is_dead
 from helpers.tcp_proxy import TcpProxy
+from helpers.tiers import mostly_slow
 from tailrace.testkit.stack import (
     KafkaBroker,
     PostgresServer,
@@ -237,7 +238,7 @@ def test_a_server_given_by_address_is_used_and_not_stopped(
     assert own_kafka.running
 
 
-@pytest.mark.parametrize("end", ["kill", "stop"])
+@pytest.mark.parametrize("end", mostly_slow(["kill", "stop"], ["kill"]))
 def test_kafka_restarts_with_its_data_on_the_same_port(own_kafka: KafkaBroker, end: str) -> None:
     own_kafka.create_topic(f"before_{end}")
     produce(own_kafka.bootstrap, f"before_{end}")

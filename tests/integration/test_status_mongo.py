@@ -115,6 +115,7 @@ def test_the_lag_is_the_age_of_the_first_unread_event(users: Users, status: Stat
     wait_until(lambda: status()["lag_seconds"] == 0, 60, what="the end of the lag")
 
 
+@pytest.mark.slow
 def test_an_idle_pipeline_on_an_idle_server_has_no_lag(users: Users, status: Status) -> None:
     """Neither a position that is seconds old nor the server's no-ops every 10 s are a lag."""
     users.start()

@@ -11,7 +11,8 @@ from typing import Any
 import psycopg
 import pytest
 
-from helpers.outbox_drivers import POSTGRES_CLIENTS, PostgresClient, RollBack, resolved
+from helpers.outbox_drivers import POSTGRES_CLIENTS, Asyncpg, Django, PostgresClient, RollBack, resolved
+from helpers.tiers import mostly_slow
 from tailrace.errors import EventInvalid, LayoutMismatch, NotInTransaction
 from tailrace.outbox import NewEvent, Outbox
 from tailrace.outbox.ddl import layout_ddl
@@ -87,7 +88,7 @@ def test_200_writers_on_one_aggregate_leave_no_gap_and_no_double(outbox: psycopg
     ]
 
 
-@pytest.mark.parametrize("kind", POSTGRES_CLIENTS, ids=lambda kind: kind.__name__)
+@pytest.mark.parametrize("kind", mostly_slow(POSTGRES_CLIENTS, [Asyncpg, Django]), ids=lambda kind: kind.__name__)
 def test_200_writers_on_one_aggregate_with_every_driver(
     outbox: psycopg.Connection, database: str, kind: type[PostgresClient]
 ) -> None:

@@ -15,6 +15,7 @@ from helpers.command import Tailrace
 from helpers.parking import good
 from helpers.service import Service
 from helpers.shop import Shop, close_shop, open_shop
+from helpers.tiers import postgres_first
 from helpers.users import Users, close_users, open_users
 from helpers.worker import Workers, put_pipeline
 from tailrace.projections.core.store import Marker, Partition
@@ -87,6 +88,7 @@ def test_an_event_before_and_after_it_is_published(service: Shop | Users, tailra
     connector.stop()
 
 
+@postgres_first
 def test_dead_lettered_redriven_and_replayed(
     service: Shop | Users, tailrace: Tailrace, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -127,6 +129,7 @@ def _letter(tailrace: Tailrace, service: Service, event: str) -> str:
     return str(tailrace("trace", event, service.file)["dead_letters"][0]["id"])
 
 
+@postgres_first
 def test_parked_and_waiting(service: Shop | Users, tailrace: Tailrace, capsys: pytest.CaptureFixture[str]) -> None:
     service.configure(on_invalid="park")
     service.start()

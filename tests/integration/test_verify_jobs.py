@@ -16,6 +16,7 @@ from confluent_kafka import Message, Producer
 
 from helpers.command import Output, Tailrace
 from helpers.shop import Shop
+from helpers.tiers import mostly_slow
 from helpers.users import Users
 from tailrace.config.load import load_pipeline
 from tailrace.errors import ConfigError
@@ -110,6 +111,7 @@ def test_the_result_does_not_depend_on_the_number_of_jobs(
     assert one["only_on_kafka"] == 6  # the old ids of the holes, the purged rows, the stranger
 
 
+@pytest.mark.slow
 def test_the_same_result_on_mongodb(users: Users, tailrace: Tailrace) -> None:
     users.start()
     events = [users.insert(key="k", seq=number) for number in range(1, 6)]
@@ -123,7 +125,10 @@ def test_the_same_result_on_mongodb(users: Users, tailrace: Tailrace) -> None:
     assert (one["missing"], one["changed"], one["published"]) == (1, 1, 4)
 
 
-@pytest.mark.parametrize("point", ["verify-read", "verify-pieces", "verify-compare", "verify-check_order"])
+POINTS = ("verify-read", "verify-pieces", "verify-compare", "verify-check_order")
+
+
+@pytest.mark.parametrize("point", mostly_slow(POINTS, ["verify-read", "verify-compare"]))
 def test_a_reader_that_dies_is_an_error(
     shop: Shop, tailrace: Tailrace, monkeypatch: pytest.MonkeyPatch, point: str
 ) -> None:
