@@ -12,18 +12,17 @@ from types import SimpleNamespace
 
 import faust
 import pytest
-from aiokafka.errors import KafkaConnectionError
 from psycopg.conninfo import make_conninfo
 
 from helpers.command import Tailrace
 from helpers.shop import Shop, close_shop, open_shop
 from helpers.tls import FLAWS, HOST, Certificates, Flaw, TlsFront
-from tailrace.errors import CertificateInvalid, TailraceError
+from tailrace.errors import CertificateInvalid, KafkaUnavailable, TailraceError
 from tailrace.kafka import tail
 from tailrace.kafka.client import KafkaOptions
 from tailrace.kafka.tail import ClusterObserver
 from tailrace.projections.core.store import Partition
-from tailrace.projections.faust.app import ProjectionApp, projection_app
+from tailrace.projections.faust.app import projection_app
 from tailrace.projections.faust.maintenance import Maintenance
 from tailrace.projections.mongo.client import _connect, translated
 from tailrace.projections.postgres.session import connect as connect_store
@@ -112,24 +111,24 @@ def test_kafka_of_a_projection(certificates: Certificates, flaw: Flaw) -> None:
             asyncio.run(app._wait_for_kafka())
 
 
-def test_a_certificate_that_becomes_invalid_while_a_projection_runs(
-    certificates: Certificates, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_certificate_that_becomes_invalid_while_a_projection_runs(certificates: Certificates) -> None:
     """Kafka stops answering; reading the end offsets finds the reason."""
 
     class Silent:
         async def ends_of(self, partitions: set[Partition]) -> dict[Partition, int]:
-            raise KafkaConnectionError
+            raise KafkaUnavailable("no answer", remedy="Wait.")
+
+        def reached(self) -> dict[Partition, int]:
+            return {}
 
     context = ssl.create_default_context(cafile=str(certificates.authority))
     worker = SimpleNamespace(partition=Partition("orders", 0), queued=0, busy_since=None)
-    monkeypatch.setattr(ProjectionApp, "reader", property(lambda _: Silent()))
     with TlsFront(certificates.server("expired")) as front:
         credentials = faust.SSLCredentials(context)
         app = projection_app("tls", broker=f"kafka://{HOST}:{front.port}", broker_credentials=credentials)
         app.projections.append(SimpleNamespace(workers={worker.partition: worker}))  # type: ignore[arg-type]
         with pytest.raises(CertificateInvalid, match="Kafka at"):
-            asyncio.run(Maintenance(app)._look_at_ends())
+            asyncio.run(Maintenance(app)._look_at_ends(Silent()))  # type: ignore[arg-type]
 
 
 class Fronts:

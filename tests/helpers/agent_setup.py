@@ -70,7 +70,7 @@ class AgentSetup:
             pairs = {"id": f"p{partition}-{offset}", "type": "Happened", "timestamp": str(1000 + offset), **headers}
             encoded = [(name.replace("__", "."), text.encode()) for name, text in pairs.items()]
             worker = self.workers[partition]
-            worker.put(read_event(worker.partition, offset, b"k", value, encoded, 0), offset)
+            worker.put(read_event(worker.partition, offset, b"k", value, encoded, 0))
 
     def history(self, partition: int = 0) -> list[str]:
         rows = self.store.rows.get("history", {}).values()

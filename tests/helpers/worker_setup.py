@@ -39,7 +39,6 @@ class WorkerSetup:
         self.error: Callable[[], Exception] = lambda: ValueError("it fails")
         self.result = BatchResult()
         self.paused: list[bool] = []
-        self.missed_at: list[int] = []
         self.read_to = 0
         handlers = Handlers()
         handlers.add((), RegisteredHandler(self.append, None, deletes=False))
@@ -82,9 +81,6 @@ class WorkerSetup:
 
     def blocked(self, worker: PartitionWorker, error: BaseException | None) -> None:
         self.blocked_by.append(type(error).__name__)
-
-    def missed(self, worker: PartitionWorker) -> None:
-        self.missed_at.append(worker.expected)
 
     def reached(self, worker: PartitionWorker) -> int:
         return max(worker.next, self.read_to)

@@ -195,7 +195,7 @@ class Projection:
             event.is_rebuild = self.is_rebuilding
             if event.replay_id is not None:
                 self._warn_of_replay(event.replay_id)
-            worker.put(event, worker.expected)
+            worker.put(event)
 
     def _warn_of_replay(self, replay: str) -> None:
         """Logs once for each replay that only a rebuild applies it."""
@@ -293,9 +293,6 @@ class Projection:
     def reached(self, worker: PartitionWorker) -> int:
         reader = self.app.reader
         return worker.next if reader is None else reader.reached().get(worker.partition, worker.next)
-
-    def missed(self, worker: PartitionWorker) -> None:
-        raise RuntimeError(f"{worker.partition}: a record arrived without its predecessor")
 
     def pause(self, worker: PartitionWorker) -> None:
         if self.app.reader is not None:

@@ -141,9 +141,6 @@ class ProjectionTester:
     def blocked(self, worker: PartitionWorker, error: BaseException | None) -> None:
         """Ignored: errors show in `dead_letters`."""
 
-    def missed(self, worker: PartitionWorker) -> None:
-        """Never called: nothing is queued."""
-
     def reached(self, worker: PartitionWorker) -> int:
         return worker.next
 

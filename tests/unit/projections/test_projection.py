@@ -15,8 +15,8 @@ from tailrace.errors import ConfigError, Reason
 from tailrace.projections import ProjectionTester, Versions, projection_app
 from tailrace.projections.core.event import Event
 from tailrace.projections.core.store import Partition
-from tailrace.projections.faust.offset_coordinator import OffsetCoordinator, StoredOffset
 from tailrace.projections.projection import Projection
+from tailrace.projections.reader.offset_coordinator import OffsetCoordinator, StoredOffset
 from tailrace.projections.rebuild.reset import Move, _require_markers, parse_time
 
 P0, P1 = Partition("orders", 0), Partition("orders", 1)

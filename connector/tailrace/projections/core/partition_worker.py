@@ -42,9 +42,6 @@ class WorkerCallbacks(Protocol):
     def blocked(self, worker: PartitionWorker, error: BaseException | None) -> None:
         """Reports the error that the worker retries after; None when it makes progress again."""
 
-    def missed(self, worker: PartitionWorker) -> None:
-        """Reports a record that arrived without its predecessor: both must be read again."""
-
     def reached(self, worker: PartitionWorker) -> int:
         """Returns the offset up to which the log was read, provided that all delivered records are applied."""
 
@@ -89,16 +86,9 @@ class PartitionWorker:
         )
         self._is_rebuild = False
 
-    def put(self, event: Event, previous_end: int) -> None:
-        """Queues an event; never blocks, but may pause the partition.
-
-        `previous_end` is the offset after the previous record of the log. An event that was queued before is ignored;
-        one whose predecessor was not queued is reported as missed.
-        """
+    def put(self, event: Event) -> None:
+        """Queues an event; never blocks, but may pause the partition. One that was queued before is ignored."""
         if event.offset < self.expected:
-            return
-        if previous_end > self.expected:
-            self._callbacks.missed(self)
             return
         self.expected = event.offset + 1
         if self.busy_since is None:

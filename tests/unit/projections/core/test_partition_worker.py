@@ -171,7 +171,7 @@ async def test_a_redriven_dead_letter_is_tried_again() -> None:
 async def test_a_full_queue_pauses_the_partition_and_resumes_it() -> None:
     setup = await opened(events=2, within=0.0)
     for offset in range(20):
-        setup.worker.put(event(offset), offset)
+        setup.worker.put(event(offset))
     assert setup.paused == [True]
     running = asyncio.create_task(setup.worker.run())
     while len(setup.history()) < 20:
@@ -198,27 +198,21 @@ async def test_an_idle_worker_stores_how_far_the_log_was_read() -> None:
     await setup.worker.process([event(0)])
     await setup.worker.store_reached(5)
     assert setup.store.records.offsets == {P0: 5}
-    setup.worker.put(event(7), 1)
+    setup.worker.put(event(7))
     await setup.worker.store_reached(9)
     assert setup.store.records.offsets == {P0: 5}, "an event is queued"
 
 
 @async_test
-async def test_an_event_without_its_predecessor_is_not_queued() -> None:
+async def test_an_event_that_was_queued_before_is_ignored() -> None:
     setup = await opened(within=0.0)
-    setup.worker.put(event(0), 0)
-    setup.worker.put(event(3), 1)  # the log has no event in between
-    setup.worker.put(event(5), 5)  # 4 was dropped
-    setup.worker.put(event(6), 6)
-    assert setup.missed_at == [4, 4]
-    for offset, previous_end in ((3, 0), (4, 4), (5, 5), (6, 6)):  # read again
-        setup.worker.put(event(offset), previous_end)
+    for offset in (0, 3, 4, 3, 0, 5):  # the log has no events 1 and 2
+        setup.worker.put(event(offset))
     running = asyncio.create_task(setup.worker.run())
-    while len(setup.history()) < 5:
+    while len(setup.history()) < 4:
         await asyncio.sleep(0)
     running.cancel()
-    assert setup.history() == ["e0", "e3", "e4", "e5", "e6"]
-    assert setup.missed_at == [4, 4]
+    assert setup.history() == ["e0", "e3", "e4", "e5"]
 
 
 @async_test
@@ -237,7 +231,7 @@ async def test_a_worker_is_busy_as_soon_as_an_event_is_queued() -> None:
     running = asyncio.create_task(setup.worker.run())
     await asked.wait()
     assert setup.worker.busy_since is None
-    setup.worker.put(event(0), 0)
+    setup.worker.put(event(0))
     assert setup.worker.busy_since is not None
     running.cancel()
 
@@ -263,5 +257,5 @@ async def test_each_handler_call_of_a_batch_is_progress() -> None:
 async def test_large_events_fill_the_queue_too() -> None:
     setup = await opened()
     for offset in range(5):
-        setup.worker.put(event(offset, value=b"x" * (8 << 20)), offset)
+        setup.worker.put(event(offset, value=b"x" * (8 << 20)))
     assert setup.paused == [True]

@@ -26,11 +26,11 @@ class FakeApp:
         worker = SimpleNamespace(partition=ORDERS, next=5, queued=3, busy_since=None if busy is None else now - busy)
         unsettled = changes.get("unsettled")
         self.event_loop = None
-        self.has_reader = changes.get("started", True)
         self.should_stop = changes.get("stopping", False)
-        self.reader = SimpleNamespace(
+        reader = SimpleNamespace(
             unsettled_since=None if unsettled is None else now - unsettled, reached=lambda: {ORDERS: 10}
         )
+        self.reader = reader if changes.get("started", True) else None
         self.maintenance: Any = SimpleNamespace(
             ends={ORDERS: 25}, longest_wait=lambda _: (ORDERS, changes.get("missing", 0.0))
         )
