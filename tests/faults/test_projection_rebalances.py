@@ -42,6 +42,7 @@ DELAYS = """
 import asyncio, time
 from tailrace.projections.reader.offset_coordinator import OffsetCoordinator
 from tailrace.projections.reader.consumer_thread import ConsumerThread
+from tailrace.projections.reader.offset_queries import OffsetQueries
 from tailrace.projections.reader.reader import EventReader
 
 SITES = [
@@ -49,7 +50,8 @@ SITES = [
     for owner, names in (
         (ConsumerThread, "_on_assign _on_revoke _assign _read _deliver _release _commit"),
         (OffsetCoordinator, "assigned positions revoked"),
-        (EventReader, "_locate _end_reading bounds"),
+        (EventReader, "_locate _end_reading"),
+        (OffsetQueries, "bounds"),
     )
     for name in names.split()
 ]

@@ -33,10 +33,10 @@ async def pause(event):
 """
 NO_BOUNDS = """
 from tailrace.errors import KafkaUnavailable
-from tailrace.projections.reader.reader import EventReader
+from tailrace.projections.reader.offset_queries import OffsetQueries
 async def bounds(self, partitions):
     raise KafkaUnavailable("no leader", remedy="Wait.")
-EventReader.bounds = bounds
+OffsetQueries.bounds = bounds
 """
 
 

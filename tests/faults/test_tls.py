@@ -115,6 +115,10 @@ def test_a_certificate_that_becomes_invalid_while_a_projection_runs(certificates
     """Kafka stops answering; reading the end offsets finds the reason."""
 
     class Silent:
+        @property
+        def offsets(self) -> Silent:
+            return self
+
         async def ends_of(self, partitions: set[Partition]) -> dict[Partition, int]:
             raise KafkaUnavailable("no answer", remedy="Wait.")
 

@@ -114,7 +114,7 @@ class Maintenance:
         ends: Mapping[Partition, int] | None = None
         with contextlib.suppress(TailraceError, TimeoutError):
             async with asyncio.timeout(LOOK_SECONDS):
-                ends = await reader.ends_of({worker.partition for worker in workers})
+                ends = await reader.offsets.ends_of({worker.partition for worker in workers})
         if ends is None:
             await require_certificates(connection(self._app))  # Kafka may have got an invalid certificate
         else:

@@ -9,30 +9,26 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Collection, Coroutine, Iterable, Mapping
+from collections.abc import Collection, Coroutine, Mapping
 from concurrent.futures import Future as ThreadFuture
 from typing import TYPE_CHECKING, Any
 
-from confluent_kafka import IsolationLevel, KafkaError, KafkaException, TopicPartition
-from confluent_kafka.admin import AdminClient, OffsetSpec
+from confluent_kafka import KafkaError, KafkaException
 
-from tailrace.errors import ConfigError, KafkaUnavailable, ReadRefused, TailraceError
+from tailrace.errors import ConfigError, KafkaUnavailable, ReadRefused
 from tailrace.kafka.client import error_of, translate
 from tailrace.projections.core.store import Partition
 from tailrace.projections.reader.connection import client_config, consumer_config, group_of
 from tailrace.projections.reader.consumer_thread import ConsumerThread, Records
 from tailrace.projections.reader.offset_coordinator import OffsetCoordinator, PartitionBounds, start_offset
+from tailrace.projections.reader.offset_queries import MISSING, OffsetQueries
 from tailrace.projections.reader.progress import ReadProgress
 
 if TYPE_CHECKING:
     from tailrace.projections.faust.app import ProjectionApp
 
-ASK_SECONDS = 10.0
-"""For an answer of Kafka about offsets or topics."""
 RETRY_SECONDS = 1.0
 COMMIT_SECONDS = 1.0
-EARLIEST: OffsetSpec = OffsetSpec.earliest()  # type: ignore[no-untyped-call]
-LATEST: OffsetSpec = OffsetSpec.latest()  # type: ignore[no-untyped-call]
 AHEAD_TRIES = 3
 """A new leader may briefly know less than the old one: a stored offset beyond the end is checked again."""
 _REFUSALS = (
@@ -42,7 +38,6 @@ _REFUSALS = (
     KafkaError.SASL_AUTHENTICATION_FAILED,
     KafkaError._AUTHENTICATION,
 )
-_MISSING = (KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_TOPIC, KafkaError._UNKNOWN_PARTITION)
 
 log = logging.getLogger("tailrace.projections")
 
@@ -73,7 +68,7 @@ class EventReader:
         self._stopping = False
         topics = {topic for projection in app.projections for topic in projection.topics}
         try:
-            self._admin = AdminClient(client_config(app))
+            self.offsets = OffsetQueries(client_config(app))
             self._thread = ConsumerThread(consumer_config(app), topics, self)
         except KafkaException as error:
             raise ConfigError(
@@ -191,7 +186,7 @@ class EventReader:
         tries = 0
         while True:
             try:
-                bounds = await self.bounds(stored)
+                bounds = await self.offsets.bounds(stored)
             except KafkaUnavailable as error:
                 log.warning("waiting for Kafka to return the offsets of the topics: %s", error.what)
             else:
@@ -238,7 +233,7 @@ class EventReader:
             )
         elif error.fatal():
             self._app.fail(translate(error, "reading topics"))
-        elif code not in _MISSING:  # topics that do not exist yet were reported at the start
+        elif code not in MISSING:  # topics that do not exist yet were reported at the start
             log.debug("Kafka: %s", error.str())
 
     async def _check_range(self, partition: Partition) -> None:
@@ -273,36 +268,6 @@ class EventReader:
                 self._thread.commit(self._generation, changed)
                 self._committed |= changed
 
-    # Questions to Kafka, which do not disturb the reading.
-
-    async def ends(self, topics: Iterable[str]) -> Mapping[Partition, int]:
-        """Returns the ends of all partitions of these topics, assigned to this worker or not."""
-        known = (await _asked(asyncio.to_thread(self._admin.list_topics, timeout=ASK_SECONDS))).topics
-        found = [Partition(topic, number) for topic in topics if topic in known for number in known[topic].partitions]
-        return await self.ends_of(found)
-
-    async def ends_of(self, partitions: Iterable[Partition]) -> Mapping[Partition, int]:
-        """Returns the offsets after the last stable record of these partitions."""
-        return await self._offsets(partitions, LATEST)
-
-    async def bounds(self, partitions: Iterable[Partition]) -> Mapping[Partition, PartitionBounds]:
-        asked = list(partitions)
-        first = await self._offsets(asked, EARLIEST)
-        end = await self._offsets(asked, LATEST)
-        return {each: PartitionBounds(first[each], end[each]) for each in asked}
-
-    async def _offsets(self, partitions: Iterable[Partition], at: OffsetSpec) -> dict[Partition, int]:
-        asked = {TopicPartition(*each): at for each in partitions}
-        if not asked:
-            return {}
-        answers = self._admin.list_offsets(
-            asked, isolation_level=IsolationLevel.READ_COMMITTED, request_timeout=ASK_SECONDS
-        )
-        return {
-            Partition(each.topic, each.partition): (await _asked(asyncio.wrap_future(answer))).offset
-            for each, answer in answers.items()
-        }
-
     def _run(self, work: Coroutine[Any, Any, None], name: str) -> asyncio.Task[None]:
         """Runs a task; its error ends the worker."""
         task = self._loop.create_task(work, name=name)
@@ -314,14 +279,3 @@ class EventReader:
         self._tasks.discard(task)
         if not task.cancelled() and (error := task.exception()) is not None and not self._stopping:
             self._app.fail(error)
-
-
-async def _asked(answer: Any) -> Any:  # noqa: ANN401 - the driver has no types for it
-    """Awaits an answer of Kafka; raises KafkaUnavailable if there is none, or another of Tailrace's errors."""
-    try:
-        return await answer
-    except KafkaException as error:
-        found: TailraceError = translate(error_of(error), "asking for offsets")
-        if error_of(error).code() in _MISSING:
-            raise KafkaUnavailable(found.what, why=found.why, remedy=found.remedy) from None
-        raise found from None

@@ -103,7 +103,7 @@ class Rebuild:
         if reader.unsettled_since is not None:
             return False  # if that lasts, maintenance ends the worker
         try:
-            ends = await reader.ends(self._projection.topics)
+            ends = await reader.offsets.ends(self._projection.topics)
         except KafkaUnavailable as error:
             log.warning("Kafka does not return the ends of the topics: %s", error.what)
             return False
