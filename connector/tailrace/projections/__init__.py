@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from tailrace.projections.core.agent_events import AgentEvent, EventBatch
     from tailrace.projections.core.event import Event
     from tailrace.projections.core.registry_decoder import RegistryDecoder
     from tailrace.projections.core.versions import Versions
@@ -20,7 +21,9 @@ if TYPE_CHECKING:
     from tailrace.projections.testing import ProjectionTester
 
 _MODULES = {
+    "AgentEvent": "core.agent_events",
     "Event": "core.event",
+    "EventBatch": "core.agent_events",
     "MongoEffects": "mongo.effects",
     "MongoStore": "mongo.store",
     "PostgresEffects": "postgres.effects",
@@ -33,7 +36,9 @@ _MODULES = {
     "projection_app": "faust.app",
 }
 __all__ = [
+    "AgentEvent",
     "Event",
+    "EventBatch",
     "MongoEffects",
     "MongoStore",
     "PostgresEffects",
