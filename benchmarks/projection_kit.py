@@ -1,4 +1,4 @@
-"""The projections that are measured, run by `tailrace project`: a summary of orders, as users would write it."""
+"""The projections and agents that are measured, run by `tailrace project`: a summary of orders, as users write it."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from benchmarks.projection_task import Stopwatch, task
 from tailrace.projections import Event, MongoEffects, MongoStore, PostgresEffects, PostgresStore, Projection
 from tailrace.projections.core.apply import BatchResult
 from tailrace.projections.core.partition_worker import PartitionWorker
+from tailrace.projections.core.settings import Settings
 from tailrace.projections.core.store import EventOutcome, Partition, ProjectionStore
 from tailrace.projections.faust.app import projection_app
 
@@ -30,22 +31,23 @@ COUNT = """
 """
 
 
-class Timed(Projection):
+def timed(projection: Projection) -> None:
     """Starts the stopwatch with the first record and reads it at each commit."""
+    watch = Stopwatch(TASK.file)
+    receive, committed = projection.receive, projection.committed
 
-    def __init__(self, *args: Any, **settings: Any) -> None:
-        self.watch = Stopwatch(TASK.file)
-        super().__init__(*args, **settings)
+    def timed_receive(partition: Partition, messages: Sequence[Message]) -> None:
+        if not watch.running:
+            watch.start()
+        receive(partition, messages)
 
-    def receive(self, partition: Partition, messages: Sequence[Message]) -> None:
-        if not self.watch.running:
-            self.watch.start()
-        super().receive(partition, messages)
+    def timed_committed(worker: PartitionWorker, result: BatchResult) -> None:
+        committed(worker, result)
+        if projection.metrics.events[TASK.topic, EventOutcome.APPLIED.value] == TASK.events:
+            watch.stop()
 
-    def committed(self, worker: PartitionWorker, applied: BatchResult) -> None:
-        super().committed(worker, applied)
-        if self.metrics.events[TASK.topic, EventOutcome.APPLIED.value] == TASK.events:
-            self.watch.stop()
+    projection.receive = timed_receive  # type: ignore[method-assign]
+    projection.committed = timed_committed  # type: ignore[method-assign]
 
 
 app = projection_app(TASK.name, broker=f"kafka://{TASK.bootstrap}")
@@ -54,8 +56,6 @@ store: ProjectionStore[Any] = (
     if TASK.way == "mongo"
     else PostgresStore(TASK.store, schema=TASK.name, tables=TABLES)
 )
-one_by_one: dict[str, Any] = {"events": 1, "within": 0}
-orders = Timed(app, TASK.topic, store=store, **(one_by_one if TASK.way == "single" else {}))
 
 
 async def summarise(event: Event, effects: PostgresEffects | MongoEffects) -> None:
@@ -79,4 +79,26 @@ async def add_up(event: Event, effects: PostgresEffects) -> None:
     await effects.execute(COUNT, (data["order"], data["status"], data["amount"]))
 
 
-orders.on("OrderPlaced", "OrderPaid", "OrderShipped")(add_up if TASK.way == "execute" else summarise)
+async def apply_each(stream: Any) -> None:
+    async for event in stream:
+        async with event.once() as effects:
+            await summarise(event, effects)
+
+
+async def apply_batches(stream: Any) -> None:
+    async for batch in stream.take(Settings.events, within=Settings.within):
+        async with batch.once() as effects:
+            for event in batch:
+                await summarise(event, effects)
+
+
+if TASK.way.startswith("agent"):
+    channel = app.events(TASK.topic, store=store)
+    timed(channel.projection)
+    declare = app.agent(channel, concurrency=4 if TASK.way == "agent_tasks" else 1)
+    declare(apply_batches if TASK.way == "agent_batches" else apply_each)
+else:
+    one_by_one: dict[str, Any] = {"events": 1, "within": 0}
+    orders = Projection(app, TASK.topic, store=store, **(one_by_one if TASK.way == "single" else {}))
+    timed(orders)
+    orders.on("OrderPlaced", "OrderPaid", "OrderShipped")(add_up if TASK.way == "execute" else summarise)

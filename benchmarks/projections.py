@@ -51,8 +51,11 @@ SINGLE = Way("single", "Postgres, 1 event a transaction", 0.05)
 BATCHED = Way("batched", "Postgres, batched")
 HAND_WRITTEN = Way("hand_written", "hand-written: confluent-kafka + psycopg")
 EXECUTE = Way("execute", "Postgres, batched, own SQL", 0.2)
+AGENT = Way("agent", "agent, once() per event", 0.05)
+AGENT_TASKS = Way("agent_tasks", "agent, once() per event, 4 tasks", 0.05)
+AGENT_BATCHES = Way("agent_batches", "agent, batches of take()")
 MONGO = Way("mongo", "MongoDB, batched", 0.3)
-WAYS = (BARE, HAND_WRITTEN, BATCHED, SINGLE, EXECUTE, MONGO)
+WAYS = (BARE, HAND_WRITTEN, BATCHED, SINGLE, AGENT_BATCHES, AGENT, AGENT_TASKS, EXECUTE, MONGO)
 REACH_BARE = 0.6
 """Of the bare worker's rate, for the batched projection."""
 REACH_SINGLE = 5.0
@@ -86,6 +89,7 @@ def main() -> None:
             "batched_to_bare_by_round": _ratios(measured, counts, BATCHED, BARE),
             "batched_to_hand_written_by_round": _ratios(measured, counts, BATCHED, HAND_WRITTEN),
             "batched_to_single_by_round": _ratios(measured, counts, BATCHED, SINGLE),
+            "agent_batches_to_batched_by_round": _ratios(measured, counts, AGENT_BATCHES, BATCHED),
             "reach": {"batched_to_bare": REACH_BARE, "batched_to_single": REACH_SINGLE},
         }
     _report(result)
