@@ -22,6 +22,7 @@ from tailrace.projections.core.handlers import RegisteredHandler
 from tailrace.projections.core.handover import HandoverFailed, Turn
 from tailrace.projections.core.settings import ProjectionSpec
 from tailrace.projections.core.store import EntityState, EventOutcome, Marker, StoreTransaction, WaitingEvent
+from tailrace.projections.core.tracing import NOTHING
 from tailrace.projections.core.versions import VersionCheck, check_version
 
 
@@ -279,11 +280,14 @@ class BatchRun:
 
     async def _call_handler(self, registered: RegisteredHandler, event: Event) -> None:
         self._spec.on_handler_call()
+        trace = self._spec.tracing.handler(event)
+        effects = self._transaction.effects
         try:
-            with self._spec.tracing.handler(event):
-                rest = first_step(registered.handler(event, self._transaction.effects))
-                if rest is not None:
-                    await self._finish_call(rest)
+            if trace is not NOTHING:
+                with trace:
+                    await self._finish_call(registered.handler(event, effects))
+            elif (rest := first_step(registered.handler(event, effects))) is not None:
+                await self._finish_call(rest)
         except asyncio.CancelledError:
             task = asyncio.current_task()
             if task is not None and task.cancelling():
@@ -291,11 +295,11 @@ class BatchRun:
             # Something the handler awaited was cancelled. Raised as it is, it would end the worker silently.
             raise RuntimeError("the handler waited for a task that was cancelled") from None
 
-    async def _finish_call(self, rest: Awaitable[None]) -> None:
+    async def _finish_call(self, call: Awaitable[None]) -> None:
         limit = asyncio.timeout(self._spec.settings.time_limit)
         try:
             async with limit:
-                await rest
+                await call
         except TimeoutError:
             if limit.expired():
                 raise HandlerTimeout(f"the handler took longer than {self._spec.settings.time_limit:g} s") from None
@@ -308,7 +312,8 @@ class BatchRun:
         return self._waiting.get(event.entity, {}).pop(event.version + 1, None)
 
     def _record(self, event: Event, outcome: EventOutcome) -> None:
-        self._outcomes[event.id] = outcome
+        if outcome is not EventOutcome.APPLIED or self.released:
+            self._outcomes[event.id] = outcome
         self.result.count(outcome)
 
     async def save(self) -> None:
