@@ -174,6 +174,7 @@ def run(postgres: PostgresServer, kafka: KafkaBroker, mongo: MongoServer, tmp_pa
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(SECONDS + 400)
 def test_workers_that_start_stop_sleep_and_are_killed_at_random(run: RandomRun) -> None:
     """Nothing is skipped, doubled or out of order by a fold of the topic from its beginning."""
     chance = random.Random(SEED)
