@@ -314,6 +314,7 @@ def test_two_archivers_and_refused_runs(shop: Shop, tailrace: Tailrace, tmp_path
     assert "sends deletes" in tailrace(*write, code=2)["what"]
 
 
+@pytest.mark.slow
 def test_rows_that_others_still_need_stay(shop: Shop, tailrace: Tailrace, tmp_path: Path) -> None:
     """Another pipeline of the same outbox, rows that would be deleted by a foreign key, and a table that inherits."""
     (tmp_path / "cold").mkdir()

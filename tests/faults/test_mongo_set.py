@@ -92,6 +92,7 @@ def test_a_rolled_back_write_is_never_published(set_users: Users, mongo_set: Mon
     assert connector.running, connector.log
 
 
+@pytest.mark.slow
 def test_without_a_majority_the_connector_retries_and_reports_it(set_users: Users, mongo_set: MongoReplicaSet) -> None:
     """Without a primary it retries with growing delays, and continues by itself when the set is complete."""
     users = set_users

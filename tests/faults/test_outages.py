@@ -71,6 +71,7 @@ def test_a_pipeline_continues_at_once_when_postgres_is_back(
             close_shop(shop)
 
 
+@pytest.mark.slow
 def test_a_pipeline_continues_at_once_when_mongodb_is_back(
     kafka: KafkaBroker, tmp_path: Path, patient: list[str]
 ) -> None:

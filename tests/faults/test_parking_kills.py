@@ -22,6 +22,7 @@ from helpers.parking import (
     parking_state,
 )
 from helpers.shop import Shop
+from helpers.tiers import mostly_slow
 from tailrace import failpoints
 from tailrace.dlq.parked_keys import waiting_topic
 from tailrace.testkit.oracle import WriteOutcome
@@ -29,8 +30,10 @@ from tailrace.testkit.stack import wait_until
 from tailrace.testkit.topic_reader import header, read_all
 from tailrace.testkit.workload.orders import Mix
 
+RELEASES = (failpoints.RELEASING, failpoints.AFTER_PRODUCE, failpoints.AFTER_COMMIT)
 
-@pytest.mark.parametrize("point", [failpoints.RELEASING, failpoints.AFTER_PRODUCE, failpoints.AFTER_COMMIT])
+
+@pytest.mark.parametrize("point", mostly_slow(RELEASES, [failpoints.AFTER_COMMIT]))
 def test_a_kill_during_a_release_loses_and_repeats_nothing(parking: Shop, point: str) -> None:
     """Many small transactions: in or after whichever it is killed, each event is published once and in order."""
     parking.configure(limits={"batch_records": 10})
@@ -61,6 +64,7 @@ def peak_mb(shop: Shop) -> float:
     return next(int(line.split()[1]) / 1024 for line in status.splitlines() if line.startswith("VmHWM:"))
 
 
+@pytest.mark.slow
 def test_memory_stays_flat_while_tens_of_thousands_wait_and_are_released(parking: Shop) -> None:
     """20,000 events of 2 kB behind one dead letter are never all in memory (40 MB)."""
     rows = (
@@ -114,6 +118,7 @@ def assert_nothing_lost(shop: Shop) -> None:
         assert [each for each in committed if each not in dead_lettered] == published + behind, key
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(400)
 def test_many_kills_lose_repeat_and_reorder_nothing(parking: Shop) -> None:
     """Invalid events, kills and discards at random; at the end all first dead letters are discarded."""

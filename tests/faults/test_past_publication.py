@@ -14,6 +14,7 @@ from helpers.command import Tailrace
 from helpers.partitioned import PAYLOAD, insert, partition, paused, published, sql
 from helpers.recovery import apply, passed_all, plan
 from helpers.shop import Connector, Shop
+from helpers.tiers import mostly_slow
 
 
 def halted(shop: Shop, connector: Connector, tailrace: Tailrace, words: str) -> None:
@@ -37,6 +38,7 @@ def recovered(shop: Shop, events: list[str], missed: int) -> None:
     published(shop, [*events, insert(shop)])
 
 
+@pytest.mark.slow
 def test_a_partition_is_detached_filled_and_attached(shop: Shop, tailrace: Tailrace) -> None:
     """Its rows are older than snapshots of the position history, which a recovery must not trust here."""
     partition(shop)
@@ -106,7 +108,7 @@ UNSEEN = {
 }
 
 
-@pytest.mark.parametrize("case", UNSEEN)
+@pytest.mark.parametrize("case", mostly_slow(UNSEEN, [*UNSEEN][:1]))
 def test_unpublished_rows_between_two_checks(shop: Shop, tailrace: Tailrace, case: str) -> None:
     publication, before, table, after, words = UNSEEN[case]
     shop.execute(f"CREATE PUBLICATION {shop.slot} {publication} WITH (publish = 'insert')")

@@ -13,6 +13,7 @@ from psycopg.conninfo import make_conninfo
 
 from helpers.shop import Connector, Shop, close_shop, open_shop
 from helpers.tcp_proxy import TcpProxy
+from helpers.tiers import mostly_slow
 from tailrace.testkit.stack import KafkaBroker, PostgresServer, ServerChoice, wait_until
 from tailrace.testkit.workload.orders import Mix
 
@@ -98,7 +99,7 @@ def test_a_slot_that_went_back_brings_no_duplicates(own: Shop) -> None:
     finish(own)
 
 
-@pytest.mark.parametrize("load", ["idle", "under load", "with a replay window"])
+@pytest.mark.parametrize("load", mostly_slow(["idle", "under load", "with a replay window"], ["under load"]))
 def test_a_fast_shutdown_is_not_delayed(own: Shop, load: str) -> None:
     """Row 15: the server waits until its client has confirmed everything, so the client must confirm or disconnect."""
     if load == "with a replay window":
@@ -204,6 +205,7 @@ def test_a_control_session_that_stops_answering(own: Shop) -> None:
         own.close()
 
 
+@pytest.mark.slow
 def test_the_session_survives_while_publishing_is_paused(tmp_path: Path) -> None:
     """Row 19 in small: Kafka hangs with a full batch pending for much longer than the server's timeout."""
     patience = timedelta(seconds=2)

@@ -11,6 +11,7 @@ import signal
 import pytest
 
 from helpers.shop import Connector, Shop
+from helpers.tiers import mostly_slow
 from tailrace.testkit.stack import wait_until
 
 CREATE = "CREATE PUBLICATION {p} FOR TABLE outbox WITH (publish = 'insert', publish_via_partition_root = true)"
@@ -30,7 +31,7 @@ FAULTS = {
 }
 
 
-@pytest.fixture(params=["16", "18"])
+@pytest.fixture(params=mostly_slow(["16", "18"], ["16"]))
 def either(request: pytest.FixtureRequest) -> Shop:
     shop: Shop = request.getfixturevalue("shop" if request.param == "16" else "shop18")
     return shop
@@ -73,7 +74,7 @@ def position_before(shop: Shop, here: int) -> None:
     assert verdict.ok, verdict
 
 
-@pytest.mark.parametrize("fault", FAULTS)
+@pytest.mark.parametrize("fault", mostly_slow(FAULTS, ["dropped", "table taken out and put back"]))
 def test_publication_changes_while_running(shop: Shop, fault: str) -> None:
     connector = running(shop)
     here = pass_over(shop, fault)
@@ -84,7 +85,7 @@ def test_publication_changes_while_running(shop: Shop, fault: str) -> None:
     position_before(shop, here)
 
 
-@pytest.mark.parametrize("fault", ["dropped", "dropped and re-created"])
+@pytest.mark.parametrize("fault", mostly_slow(["dropped", "dropped and re-created"], ["dropped and re-created"]))
 def test_publication_changes_while_running_on_18(shop18: Shop, fault: str) -> None:
     """The stream continues: the drop is found by the check before an idle position is stored."""
     connector = running(shop18)

@@ -58,6 +58,7 @@ def note_long_ago(shop: Shop, *minutes: int) -> None:
     assert producer.flush(10) == 0
 
 
+@pytest.mark.slow
 def test_the_position_history_shows_which_rows_were_passed(shop: Shop) -> None:
     """A recovery does not publish rows from before the first start: the snapshot of the history shows them. Topics are
     read from a recent offset, but a row that was updated since looks new, and causes them to be read whole.

@@ -42,6 +42,7 @@ def roll_over(users: Users) -> None:
         wait_until(rolled, 60, what="the oplog to roll over")
 
 
+@pytest.mark.slow
 def test_the_oplog_has_rolled_over(own_users: Users) -> None:
     """Row 38, killed at each step; updated documents are published as they are now."""
     users = own_users

@@ -209,6 +209,7 @@ def test_on_mongodb(users: Users, tailrace: Tailrace) -> None:
     assert (result["clean"], result["published_again"]) == (True, 11)
 
 
+@pytest.mark.slow
 def test_in_place_and_what_is_refused(shop: Shop, tailrace: Tailrace) -> None:
     def refused(*arguments: object, code: int = 2) -> str:
         result = tailrace("replay", *arguments, code=code)

@@ -178,6 +178,7 @@ def test_a_position_history_that_cannot_be_written_stops_nothing(shop: Shop, mak
     assert connector.running
 
 
+@pytest.mark.slow
 def test_parked_events_of_a_replay_are_marked_when_released(parking: Shop, tailrace: Tailrace) -> None:
     """Parked in a range that is replayed, released long after it, by another start."""
     parking.configure(source={"replay_window": "1 GiB"})

@@ -11,6 +11,7 @@ import pytest
 from helpers import recovery as recovering
 from helpers.command import Tailrace
 from helpers.shop import Shop
+from helpers.tiers import mostly_slow
 from tailrace import failpoints
 from tailrace.testkit.stack import wait_until
 
@@ -27,7 +28,7 @@ CREATE TABLE outbox_done PARTITION OF outbox FOR VALUES IN (true);
 KEY = ", PRIMARY KEY (id, processed)"
 
 
-@pytest.fixture(params=["16", "18"])
+@pytest.fixture(params=mostly_slow(["16", "18"], ["16"]))
 def either(request: pytest.FixtureRequest) -> Shop:
     shop: Shop = request.getfixturevalue("shop" if request.param == "16" else "shop18")
     return shop
@@ -93,6 +94,7 @@ def test_moved_rows_are_published_once(either: Shop) -> None:
     assert connector.running
 
 
+@pytest.mark.slow
 def test_rows_that_move_before_the_first_read_is_complete(shop: Shop) -> None:
     """Killed in between, some are read and some are not, and the log has all as moved: a recovery decides by Kafka."""
     partition(shop)

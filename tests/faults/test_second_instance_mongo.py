@@ -10,6 +10,7 @@ import pytest
 from helpers.broken_kafka import sleeping
 from helpers.command import Tailrace
 from helpers.second_instance import broken_seconds_are_harmless, publishes, take_turns
+from helpers.tiers import mostly_slow
 from helpers.users import Users
 from tailrace.testkit.stack import wait_until
 from tailrace.testkit.stack.ports import free_port
@@ -22,6 +23,7 @@ def test_a_second_instance_takes_over_when_the_first_ends(users: Users, tailrace
     take_turns(users, tailrace)
 
 
+@pytest.mark.slow
 def test_a_second_instance_that_cannot_work_does_not_affect_the_first(users: Users, tailrace: Tailrace) -> None:
     dead = f"mongodb://127.0.0.1:{free_port()}/?replicaSet=rs0"
     broken_seconds_are_harmless(
@@ -37,7 +39,7 @@ def test_a_second_instance_that_cannot_work_does_not_affect_the_first(users: Use
         assert "elsewhere" not in client.list_database_names(), "a look creates nothing"
 
 
-@pytest.mark.parametrize("delivery", ["exactly_once", "at_least_once"])
+@pytest.mark.parametrize("delivery", mostly_slow(["exactly_once", "at_least_once"], ["exactly_once"]))
 def test_a_suspended_instance_that_was_replaced_stores_nothing_more(users: Users, delivery: str) -> None:
     """Suspended between its events and their position, which would be older than that of the new instance."""
     users.configure(kafka={"delivery": delivery})

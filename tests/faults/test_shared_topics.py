@@ -93,6 +93,7 @@ def forget_rules(shop: Shop) -> None:
     assert producer.flush(30) == 0
 
 
+@pytest.mark.slow
 def test_two_pipelines_on_one_outbox(shop: Shop, command: Callable[..., list[dict[str, Any]]]) -> None:
     """The template of one also matches the topics of the other; its records do not hide missed rows."""
     one, two = f"{shop.name}.order", f"{shop.name}.v2.order"

@@ -95,7 +95,12 @@ def lines(connector: Connector, event: str) -> list[dict[str, Any]]:
 
 
 @pytest.mark.parametrize(
-    ("hook", "what"), [(READER, "reading thread"), (PUBLISHER, "publishing thread"), (SILENT, "stored no position")]
+    ("hook", "what"),
+    [
+        (READER, "reading thread"),
+        pytest.param(PUBLISHER, "publishing thread", marks=pytest.mark.slow),
+        pytest.param(SILENT, "stored no position", marks=pytest.mark.slow),
+    ],
 )
 def test_a_stalled_pipeline_fails_and_continues_after_a_restart(
     shop: Shop, hook: str, what: str, capsys: pytest.CaptureFixture[str]

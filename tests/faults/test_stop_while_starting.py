@@ -14,6 +14,8 @@ from pathlib import Path
 
 import pytest
 
+from helpers.tiers import mostly_slow
+
 SETTINGS = """\
 pipeline: orders
 source: {postgres: postgresql://nobody@127.0.0.1:1/shop, table: public.outbox}
@@ -109,13 +111,16 @@ def test_a_stop_signal_during_other_imports_interrupts_the_command(
     assert (done.returncode, done.stderr) == (130, "interrupted\n")
 
 
+RUN, PROJECT = ("run", "orders.yaml"), ("project", "shop:app")
+
+
 def catches(process: subprocess.Popen[bytes], number: int) -> bool:
     """Whether the process has a handler for the signal, as Linux reports it."""
     status = Path(f"/proc/{process.pid}/status").read_text()
     return bool(int(status.partition("SigCgt:")[2].split()[0], 16) >> (number - 1) & 1)
 
 
-@pytest.mark.parametrize("command", [("run", "orders.yaml"), ("project", "shop:app")], ids=["run", "project"])
+@pytest.mark.parametrize("command", mostly_slow([RUN, PROJECT], [RUN]), ids=["run", "project"])
 def test_a_stop_signal_at_any_time_after_the_first_line_ends_it_cleanly(folder: Path, command: tuple[str, ...]) -> None:
     """Every start is stopped a little later than the one before, from its imports to its attempts to connect."""
     for delay in (0, 0.1, 0.3, 0.6, 1, 1.5, 2.5, 4):

@@ -21,12 +21,14 @@ LONG = (
     "test_examples.py",
     "test_archive.py",
     "test_resources.py",
-    "test_worker_kills.py",
     "faults/test_worker.py",
     "test_deploy_shop.py",
-    "test_deploy_image.py",
+    "integration/test_verify.py",
+    "test_rewind.py",
+    "test_table_changes.py",
+    "test_check_mongo.py",
 )
-"""Files that take minutes; each file is run by one worker."""
+"""Files that take more than a minute; each file is run by one worker."""
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
