@@ -27,12 +27,12 @@ async def histories(stream):
         async with event.once() as effects:
             await append(event, effects)
 
-@app.agent(app.events({topic!r}, store=PostgresStore({dsn!r}, schema={schema!r} + "_counts", tables=
-    "CREATE TABLE IF NOT EXISTS counts (key text PRIMARY KEY, events integer)"), name={name!r} + "-counts"))
+@app.agent(app.events({topic!r}, store=store, name={name!r} + "-counts"))
 async def counts(stream):
     async for batch in stream.take(50, within=0.01):
         async with batch.once() as effects:
             for event in batch:
+                await effects.execute("CREATE TABLE IF NOT EXISTS counts (key text PRIMARY KEY, events integer)")
                 await effects.execute(
                     "INSERT INTO counts VALUES (%s, 1) ON CONFLICT (key) DO UPDATE SET events = counts.events + 1",
                     [event.key.decode()],
@@ -97,7 +97,7 @@ def noted(run: AgentHistory, name: str) -> list[str]:
 
 
 def counted(run: AgentHistory) -> dict[str, int]:
-    return dict(run.execute(f"SELECT key, events FROM {run.name}_counts.counts"))
+    return dict(run.execute(f"SELECT key, events FROM {run.name}.counts"))
 
 
 def test_everything_in_one_app(run: AgentHistory) -> None:

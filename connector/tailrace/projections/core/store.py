@@ -17,7 +17,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from enum import StrEnum
-from typing import NamedTuple, Protocol, TypeVar
+from typing import Any, NamedTuple, Protocol, TypeVar, runtime_checkable
 
 Effects_co = TypeVar("Effects_co", covariant=True)
 """What handlers write with. It differs by store; the kit only passes it on."""
@@ -178,3 +178,11 @@ class ProjectionStore(Protocol[Effects_co]):
 
     def is_transient(self, error: BaseException) -> bool:
         """Whether a retry can succeed after this error: the server is unavailable, a deadlock, a conflict."""
+
+
+@runtime_checkable
+class ShareableStore(Protocol):
+    """A store that several projections of an app may be declared with. Each projection then uses its own."""
+
+    def another(self) -> ProjectionStore[Any]:
+        """Returns a store of the same database, for another projection."""

@@ -165,6 +165,10 @@ class MongoStore(ConnectedStore):
         deleted = await markers.delete_many({**old, "_id": {"$in": [each["_id"] for each in found]}})
         return deleted.deleted_count
 
+    def another(self) -> MongoStore:
+        """Returns a store of the same database, for another projection."""
+        return MongoStore(self._uri, self._database_name, collections=self._declared, timeout=self._timeout)
+
     def shadow(self) -> MongoStore:
         """Returns the store of the shadow copy, in its own collections."""
         if not self._declared:

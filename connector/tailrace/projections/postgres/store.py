@@ -145,6 +145,10 @@ class PostgresStore:
     def is_transient(self, error: BaseException) -> bool:
         return postgres_session.is_transient(error)
 
+    def another(self) -> PostgresStore:
+        """Returns a store of the same schema, for another projection."""
+        return PostgresStore(self._dsn, schema=self._schema, tables=self._ddl)
+
     def shadow(self) -> PostgresStore:
         """Returns the store of the shadow copy, in its own schema."""
         if not self._schema:

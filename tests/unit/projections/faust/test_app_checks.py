@@ -14,6 +14,7 @@ from helpers.memory_store import MemoryStore
 from tailrace.errors import ConfigError
 from tailrace.projections.faust.app import ProjectionApp, projection_app
 from tailrace.projections.faust.app_checks import check_app, problems
+from tailrace.projections.postgres.store import PostgresStore
 from tailrace.projections.projection import Projection
 
 
@@ -164,3 +165,22 @@ def test_an_agent_that_reads_by_a_pattern_is_refused() -> None:
     app.agent(app.topic(pattern="orders.*"), name="all")(nothing)
     app.agent(app.topic("one", "two"), name="several")(nothing)
     assert [problem.what for problem in problems(app)] == ["shop: the agent all reads topics by a pattern"]
+
+
+def test_projections_that_are_declared_with_one_store_each_use_their_own() -> None:
+    app = made()
+    store = PostgresStore("postgresql://localhost/shop", schema="shop", tables="SELECT 1")
+    first = Projection(app, "orders", store=store)
+    second = app.events("orders", store=store, name="second").projection
+    assert first.store is store
+    assert isinstance(second.store, PostgresStore)
+    assert second.store is not store
+    assert second.store.address == store.address
+
+
+def test_a_store_that_cannot_be_shared_is_refused() -> None:
+    app = made()
+    store = MemoryStore()
+    Projection(app, "orders", store=store)
+    with pytest.raises(ConfigError, match="the same store object"):
+        Projection(app, "orders", store=store, name="second")
