@@ -118,10 +118,13 @@ def test_everything_in_one_app(run: AgentHistory) -> None:
 
     def everything_has_happened() -> bool:
         expected = {key: len(ids) for key, ids in run.fold().items()}
+        # Faust's table gets each event at least once: a restart may count some again.
+        found = totals()
         return (
-            totals() == counted(run) == expected
+            counted(run) == expected
+            and all(found.get(key, 0) >= count for key, count in expected.items())
             and run.execute(f"SELECT count(*) FROM {run.name}_declared.seen") == [(sum(expected.values()),)]
-            and sorted(noted(run, "other")) == [str(n) for n in range(6)]
+            and set(noted(run, "other")) == {str(n) for n in range(6)}
             and len(noted(run, "ticks")) > 2
         )
 
