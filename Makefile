@@ -69,7 +69,7 @@ $(OLDEST)/.ready: $(READY)
 	@touch $@
 
 test-oldest: $(OLDEST)/.ready $(FETCHED) ## Run the unit tests on the oldest supported Python (3.11.2, as in Debian 12)
-	@$(OLDEST)/bin/python -m pytest -q -n $(JOBS) -p no:cacheprovider tests/unit $(ARGS)
+	@$(OLDEST)/bin/python -m pytest -q -n auto -p no:cacheprovider --hypothesis-profile=thorough tests/unit $(ARGS)
 
 test-all: test test-slow test-oldest ## Run all of these tests
 

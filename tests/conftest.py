@@ -9,8 +9,9 @@ import pytest
 
 from tailrace.config import secrets
 
-# Absolute times depend on the load of the machine.
-hypothesis.settings.register_profile("tailrace", deadline=None)
+# Absolute times depend on the load of the machine. `make test-oldest` runs the thorough profile.
+hypothesis.settings.register_profile("tailrace", deadline=None, max_examples=40)
+hypothesis.settings.register_profile("thorough", deadline=None)
 hypothesis.settings.load_profile("tailrace")
 
 pytest.register_assert_rewrite("helpers.store_contract", "helpers.store_contract_records", "helpers.store_scenarios")

@@ -46,7 +46,7 @@ def test_marks_that_are_behind_while_a_transaction_with_a_savepoint_runs(marked:
     commit()
     last = shop.insert(VALID)
     wait_until(lambda: row(shop, last)[0] and row(shop, late)[0], 60, what="the last mark")
-    wait_until(lambda: row(shop, event)[0], 30, what="the mark of an event from before the kill")
+    wait_until(lambda: row(shop, event)[0], 60, what="the mark of an event from before the kill")
 
 
 def test_a_row_that_is_published_before_its_transaction_is_visible(marked: Shop) -> None:  # noqa: F811
@@ -79,7 +79,7 @@ def test_a_row_that_is_published_before_its_transaction_is_visible(marked: Shop)
         shop.execute("ALTER SYSTEM RESET synchronous_standby_names")
         shop.execute("ALTER SYSTEM RESET synchronous_commit")
         shop.execute("SELECT pg_reload_conf()")
-    wait_until(lambda: row(shop, event)[0], 20, what="the mark")
+    wait_until(lambda: row(shop, event)[0], 60, what="the mark")
     assert connector.stop() == 0
 
 
@@ -88,7 +88,7 @@ def test_marks_of_rows_with_an_id_of_fixed_length(marked: Shop) -> None:  # noqa
     shop.execute("ALTER TABLE outbox ALTER id TYPE char(36)")
     shop.start()
     event = shop.insert(VALID)
-    wait_until(lambda: row(shop, event)[0], 20, what="the mark")
+    wait_until(lambda: row(shop, event)[0], 60, what="the mark")
 
 
 def test_rows_that_adopt_skips_are_not_marked(marked: Shop) -> None:  # noqa: F811
@@ -132,7 +132,7 @@ def test_an_explanation_that_the_database_cannot_store(
         values = {**json.loads(VALID)}
         bad = [shop.insert(json.dumps({**values, **odd})) for odd in ({"currency": "USD"}, {"amount": 2})]
         event = shop.insert(VALID)
-        wait_until(lambda: row(shop, event)[0] and all(row(shop, each)[2] for each in bad), 30, what="the marks")
+        wait_until(lambda: row(shop, event)[0] and all(row(shop, each)[2] for each in bad), 60, what="the marks")
         assert [row(shop, each)[2].count("?") for each in bad] == [1, 1]
     finally:
         close_shop(shop)

@@ -216,8 +216,9 @@ def test_throttle_slows_down_until_it_is_removed(proxy: TcpProxy, client: socket
     assert time.monotonic() - begun > 0.2
     proxy.throttle(None)
     begun = time.monotonic()
-    assert len(ask(client, b"x" * 60_000)) == 60_000
-    assert time.monotonic() - begun < 0.5
+    for _ in range(20):  # 12 s if it were still slow
+        assert len(ask(client, b"x" * 60_000)) == 60_000
+    assert time.monotonic() - begun < 6
 
 
 def test_without_a_target_clients_are_closed_until_one_is_set(echo: Echo) -> None:

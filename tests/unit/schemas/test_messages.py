@@ -150,9 +150,9 @@ def test_the_error_in_a_large_value_is_located(schema: Any, value: Any, says: st
 def test_thousands_of_errors_are_explained_in_bounded_time(schema: Any) -> None:
     # Listing the errors of the first two takes about ten seconds each at this size.
     value = {f"a{number}": "x" * 10 for number in range(4000)}
-    started = time.perf_counter()
+    started = time.process_time()
     assert len(explain(schema, value)) < 4096
-    assert time.perf_counter() - started < 3
+    assert time.process_time() - started < 3
 
 
 def test_circular_references_end() -> None:
