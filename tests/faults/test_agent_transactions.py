@@ -14,6 +14,7 @@ from faust.types import AgentT
 
 from tailrace.errors import EventNotApplied, TransactionEnded
 from tailrace.projections import MongoStore, PostgresStore, ProjectionTester, projection_app
+from tailrace.projections.core import holders
 from tailrace.projections.core.event import Event, read_event
 from tailrace.projections.core.store import Partition
 from tailrace.testkit.stack import MongoServer
@@ -142,6 +143,8 @@ def test_a_task_that_outlives_once_writes_nothing_outside_of_the_transaction(dat
                 for turns in range(0, 30, 5):
                     tasks.append(asyncio.create_task(late(effects, f"{event.id}+{turns}", turns)))
                 tasks.append(asyncio.create_task(after(effects)))
+                assert holders.current()
+            assert not holders.current()
 
     async def scenario() -> None:
         orders = declared(PostgresStore(database, tables=THINGS), agent)

@@ -10,6 +10,7 @@ import pytest
 from pydantic import BaseModel
 
 from helpers.agent_setup import AgentSetup, append, started
+from helpers.memory_store import MemoryTransaction
 from helpers.worker_setup import async_test
 from tailrace.errors import (
     AgentEnded,
@@ -242,6 +243,26 @@ async def test_a_partition_whose_store_is_locked_does_not_block_the_others(monke
         assert setup.workers[0].next == 0
     await setup.until_applied(1, 0)
     assert setup.history(0) == ["p0-0"]
+    await setup.stop()
+
+
+@async_test
+async def test_a_store_that_always_needs_long_gets_its_events_applied(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Workers that lose their reservations to each other take a task when their transaction is open."""
+    monkeypatch.setattr(handover, "RESERVED_SECONDS", 0.005)
+    position = MemoryTransaction.position
+
+    async def slow_position(self: MemoryTransaction) -> int | None:
+        await asyncio.sleep(0.02)
+        return await position(self)
+
+    monkeypatch.setattr(MemoryTransaction, "position", slow_position)
+    setup = await started(apply_each, partitions=3)
+    for partition in range(3):
+        setup.publish(*range(5), partition=partition)
+    for partition in range(3):
+        await setup.until_applied(5, partition)
+        assert setup.history(partition) == [f"p{partition}-{n}" for n in range(5)]
     await setup.stop()
 
 
