@@ -53,3 +53,26 @@ def test_a_batch_has_a_span_and_handlers_continue_the_trace_of_their_event(spans
     assert second.context is not None
     assert untraced.parent is not None
     assert untraced.parent.span_id == second.context.span_id
+
+
+def test_an_agent_continues_the_trace_of_its_event_within_once(spans: InMemorySpanExporter) -> None:
+    app = projection_app("app")
+
+    @app.agent(app.events("orders", store=MemoryStore(), name="summary"))
+    async def agent(stream: Any) -> None:
+        async for event in stream:
+            async with event.once():
+                trace.get_tracer("agent").start_span("inside").end()
+            trace.get_tracer("agent").start_span("after").end()
+
+    async def scenario() -> None:
+        async with ProjectionTester(agent) as tester:
+            await tester.send("Traced", {}, headers={"traceparent": f"00-{TRACE}-{SPAN}-01"})
+            await tester.send("Untraced", {})
+
+    asyncio.run(scenario())
+    inside, batch, after = spans.get_finished_spans()[:3]
+    assert (inside.name, batch.name, after.name) == ("inside", "process summary", "after")
+    assert inside.parent is not None
+    assert f"{inside.parent.span_id:016x}" == SPAN
+    assert after.parent is None
