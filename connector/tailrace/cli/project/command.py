@@ -16,6 +16,7 @@ from tailrace.cli.log_option import LogJson
 from tailrace.cli.project.telemetry import exporting
 from tailrace.errors import ConfigError, TailraceError, install_remedy
 from tailrace.worker import logs
+from tailrace.worker.memory import reduce_garbage_collection, use_one_heap
 
 if TYPE_CHECKING:
     from tailrace.projections.faust.app import ProjectionApp
@@ -86,6 +87,8 @@ def project(
     worker.spinner = None
     edge = _serve(found, http, metrics_prefix, log) if http is not None else nullcontext()
     log.info("starting", broker=";".join(f"{url.host}:{url.port}" for url in found.conf.broker_consumer))
+    use_one_heap()
+    reduce_garbage_collection()
     try:
         with edge, exporting(found, log):
             worker.run()

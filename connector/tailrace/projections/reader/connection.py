@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 Config = dict[str, Any]
 TOKEN_SECONDS = 300.0
 """After that a new token is asked for: a token provider does not say how long its token is valid."""
-PREFETCH_KBYTES = 16_384
+PREFETCH_KBYTES = 8_192
 """How much the client fetches ahead, of all partitions together."""
 
 _log = logging.getLogger("librdkafka")

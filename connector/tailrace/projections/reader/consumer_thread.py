@@ -34,8 +34,8 @@ POLL_SECONDS = 0.05
 RECORDS_AT_ONCE = 1000
 DELIVERIES = 2
 """So many deliveries may wait for the event loop."""
-KEPT_RECORDS = 10_000
-KEPT_BYTES = 16 * 1024 * 1024
+KEPT_RECORDS = 5_000
+KEPT_BYTES = 8 * 1024 * 1024
 """A held partition with more records or bytes is paused: the client drops what it has fetched ahead, and fetches it
 again after the pause."""
 REVOKE_SECONDS = 30.0
