@@ -85,7 +85,10 @@ KILLED = [
 ]
 
 
-@pytest.mark.parametrize(("point", "resolved"), KILLED)
+@pytest.mark.parametrize(
+    ("point", "resolved"),
+    [pytest.param(*each, marks=() if each == KILLED[1] else pytest.mark.slow) for each in KILLED],
+)
 def test_a_redrive_killed_in_its_second_batch_publishes_each_event_once(shop: Shop, point: str, resolved: int) -> None:
     """The pipeline runs at the same time. Of the interrupted batch, all dead letters are resolved or none is."""
     connector = shop.start()

@@ -27,6 +27,7 @@ from confluent_kafka.admin import (
 
 from helpers.service import Service
 from helpers.shop import Shop
+from helpers.tiers import mostly_slow
 from helpers.users import Users
 from tailrace.testkit.stack import StackError, wait_until
 from tailrace.testkit.topic_reader import header, read_all
@@ -110,7 +111,7 @@ def small_topic(shop: Shop, limit: int) -> None:
     (shop.folder / "topics" / "orders.yaml").write_text(json.dumps(rule))
 
 
-@pytest.mark.parametrize("hidden", [False, True])
+@pytest.mark.parametrize("hidden", mostly_slow([False, True], [False]))
 def test_a_limit_below_the_size_of_a_batch(shop: Shop, *, hidden: bool) -> None:
     """Only events that are too large alone are dead-lettered, also after the limit was lowered at run time."""
     small_topic(shop, 100_000)
