@@ -76,6 +76,10 @@
     │   ├── AgentEnded              an agent has returned, and its events are not applied any more
     │   ├── PositionMoved           its offsets were set back while it ran
     │   ├── ProjectionStalled       it has made no progress, or had no partitions, for too long
+    │   ├── StoreInUse              another process has opened the folder of a RocksDB store
+    │   ├── StoreFailed             RocksDB cannot open, read or write the folder of a store
+    │   ├── BlockOutOfOrder         a block or a rollback does not fit the chain in a RocksDB store
+    │   ├── RollbackTooDeep         a rollback goes back further than the undo log of a RocksDB store
     │   └── BehindHorizon           a reset would apply events whose markers were pruned       (exit 2)
     ├── EventNotApplied             an agent's event was rolled back; it is applied again  peer    RETRY
     ├── SchemaError                 a schema is not usable                      user    HALT
@@ -475,6 +479,22 @@ class PositionMoved(ProjectionError):
 
 
 class ProjectionStalled(ProjectionError):
+    pass
+
+
+class StoreInUse(ProjectionError):
+    pass
+
+
+class StoreFailed(ProjectionError):
+    pass
+
+
+class BlockOutOfOrder(ProjectionError):
+    pass
+
+
+class RollbackTooDeep(ProjectionError):
     pass
 
 

@@ -1,6 +1,6 @@
 """Projections: Faust apps that apply each event exactly once, despite crashes, rebalances, replays and duplicates.
 
-See `docs/projections.md`. Names are imported on first use: nobody needs both database drivers.
+See `docs/projections.md`. Names are imported on first use: nobody needs all database drivers.
 """
 
 from __future__ import annotations
@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from tailrace.projections.postgres.effects import PostgresEffects
     from tailrace.projections.postgres.store import PostgresStore
     from tailrace.projections.projection import Projection
+    from tailrace.projections.rocksdb.effects import RocksEffects
+    from tailrace.projections.rocksdb.store import RocksStore
     from tailrace.projections.testing import ProjectionTester
 
 _MODULES = {
@@ -32,6 +34,8 @@ _MODULES = {
     "ProjectionApp": "faust.app",
     "RegistryDecoder": "core.registry_decoder",
     "ProjectionTester": "testing",
+    "RocksEffects": "rocksdb.effects",
+    "RocksStore": "rocksdb.store",
     "Versions": "core.versions",
     "projection_app": "faust.app",
 }
@@ -47,6 +51,8 @@ __all__ = [
     "ProjectionApp",
     "ProjectionTester",
     "RegistryDecoder",
+    "RocksEffects",
+    "RocksStore",
     "Versions",
     "projection_app",
 ]
@@ -63,9 +69,14 @@ def __getattr__(name: str) -> Any:  # noqa: ANN401 - mypy takes the types from a
         return getattr(import_module(f"{__name__}.{module}"), name)
     except ModuleNotFoundError as error:
         library = (error.name or "").partition(".")[0]
-        extra = {"pymongo": "mongo", "bson": "mongo", "faust": "faust", "aiokafka": "faust", "mode": "faust"}.get(
-            library
-        )
+        extra = {
+            "pymongo": "mongo",
+            "bson": "mongo",
+            "rocksdict": "rocksdb",
+            "faust": "faust",
+            "aiokafka": "faust",
+            "mode": "faust",
+        }.get(library)
         if extra is None:
             raise
         from tailrace.errors import install_remedy
