@@ -79,6 +79,8 @@ class DeliveryMarker:
         self._paced = 0
         self._probed = -1
         """How many there were when the last probe was taken."""
+        self._saved: Position | None = None
+        """The position of the last write, if that wrote marks: those may be of events behind it."""
         self._pending: tuple[Probe, int] | None = None
         self._next_probe = 0.0
         self._next_resolutions = 0.0
@@ -218,7 +220,7 @@ class DeliveryMarker:
         if self._behind and passed is not None:
             self._catch_up(*passed)
             passed = None
-        if queue.size or passed is not None:
+        if queue.size or passed is not None or self._must_follow(stored):
             self._write(queue, stored, passed)
         self._remove_redriven(redriven)
         if time.monotonic() >= self._next_retry:
@@ -265,8 +267,16 @@ class DeliveryMarker:
         self._undelivered = self._undelivered or bool(changes.undelivered)
         # While some marks of earlier events are missing, it is not stored that all are written.
         self._store.write(changes, None if self._behind else stored, passed and passed[0])
+        self._saved = stored if changes.size else None
         if passed is not None and passed[0].is_complete:
             self._covered = passed[1]
+
+    def _must_follow(self, stored: Position) -> bool:
+        """Whether events were committed between the position and the queue of the last write, and no others came.
+
+        Then the position of that write lies before its marks. A watermark follows by its probes.
+        """
+        return not (self._behind or self._store.has_watermark) and self._saved not in (None, stored)
 
     def _may_advance(self) -> bool:
         """Whether there are events that the watermark does not cover."""

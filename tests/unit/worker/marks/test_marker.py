@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from tailrace.dlq.parked_keys import waiting_record
@@ -10,9 +12,11 @@ from tailrace.errors import Reason, Rejected, SourceUnavailable, TailraceError
 from tailrace.event import Column, OutboxEvent, Record, Row
 from tailrace.kafka.client import KafkaOptions
 from tailrace.pipeline.batch import Batch
+from tailrace.positions.base import Position
 from tailrace.positions.postgres import LogIdentity, LsnPosition
 from tailrace.worker.marks import marker as module
 from tailrace.worker.marks.marker import DeliveryMarker
+from tailrace.worker.marks.store import Changes, Probe
 
 KAFKA = KafkaOptions("localhost:1", "orders", dead_letter_topic="orders.dead-letters")
 POSITION = LsnPosition(LogIdentity("1", 1, "shop", "s", "public.outbox", ""), 16, 0)
@@ -118,3 +122,48 @@ def test_an_error_is_reported_once_although_rounds_between_its_repetitions_succe
 
 class Searching:
     def close(self) -> None: ...
+
+
+class Recording:
+    """Remembers which events and positions it is asked to store."""
+
+    has_watermark = False
+
+    def __init__(self) -> None:
+        self.written: list[tuple[list[str], Position | None]] = []
+
+    def open(self, _began: Position) -> bool:
+        return True
+
+    def has_undelivered(self) -> bool:
+        return False
+
+    def retry_unseen(self) -> None: ...
+
+    def write(self, changes: Changes, position: Position | None, _passed: Probe | None) -> None:
+        self.written.append((changes.published, position))
+
+
+def test_the_position_follows_marks_of_events_that_were_committed_after_it_was_read() -> None:
+    """The first round reads the position, connects, and takes the queue: events are committed meanwhile."""
+    later = replace(POSITION, lsn=32)
+    store = Recording()
+
+    def stored() -> LsnPosition:
+        if not store.written:
+            queue.committed(batch(record("e-1")))
+            return POSITION
+        return later
+
+    queue = DeliveryMarker(
+        store,  # type: ignore[arg-type] - what a round needs
+        KAFKA,
+        rows=True,
+        id_column="id",
+        stored=stored,
+        warn=lambda _: None,
+    )
+    queue._began = POSITION
+    for _ in range(4):
+        queue._tick()
+    assert store.written == [(["e-1"], POSITION), ([], later)]
