@@ -6,8 +6,7 @@ from collections.abc import Iterator, Sequence
 from operator import add
 from typing import NamedTuple, Protocol
 
-from tailrace.archive.files import OrderKey
-from tailrace.archive.format import ArchivedRow, FileSchema
+from tailrace.archive.format import ArchivedRow, FileSchema, OrderKey
 from tailrace.archive.manifest import ManifestEntry
 from tailrace.event import Columns, Row
 from tailrace.positions.base import Position
@@ -24,14 +23,15 @@ class Candidate(NamedTuple):
 class PurgeResult(NamedTuple):
     """The result of deleting rows.
 
-    Not deleted are `changed` (differ from the file), `later` (written or put back behind the pipeline's position) and
-    `refused` (kept by a constraint or a trigger of the database).
+    Not deleted are `changed` (differ from the file), `later` (written or put back behind the pipeline's position),
+    `refused` (kept by a constraint or a trigger of the database) and `locked` (by another transaction, for too long).
     """
 
     deleted: int
     changed: int = 0
     later: int = 0
     refused: int = 0
+    locked: int = 0
 
     def plus(self, other: PurgeResult) -> PurgeResult:
         return PurgeResult(*map(add, self, other))

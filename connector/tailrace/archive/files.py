@@ -16,7 +16,7 @@ from tempfile import TemporaryDirectory
 import pyarrow as pa
 from pyarrow import parquet
 
-from tailrace.archive.format import ArchivedRow, FileSchema, batch_of, columns_of, rows_of
+from tailrace.archive.format import ArchivedRow, FileSchema, OrderKey, batch_of, columns_of, rows_of
 from tailrace.archive.manifest import ManifestEntry, TimeRange
 from tailrace.archive.object_store import ObjectStore
 from tailrace.errors import ArchiveDamaged, ArchiveError
@@ -27,8 +27,6 @@ GROUP_ROWS, GROUP_BYTES = 10_000, 4 << 20
 FILE_ROWS, FILE_BYTES = 200_000, 128 << 20
 """Limits of a file; bytes before compression."""
 READ_BYTES = 1 << 20
-
-OrderKey = tuple[str | None, ...]
 
 
 @dataclass(frozen=True, slots=True)

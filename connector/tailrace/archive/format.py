@@ -10,19 +10,21 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
-
-import pyarrow as pa
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from tailrace.errors import ArchiveDamaged, LayoutMismatch
 from tailrace.event import Column, Columns
+
+if TYPE_CHECKING:
+    import pyarrow as pa  # optional: rows are deleted without it, too
 
 FORMAT = 1
 METADATA = b"tailrace"
 PREFIX = "tailrace_"
 PLACE, COMMITTED, CREATED = f"{PREFIX}position", f"{PREFIX}committed_at", f"{PREFIX}created_at"
 OURS = (PLACE, COMMITTED, CREATED)
-_TIME = pa.timestamp("ms", tz="UTC")
+
+OrderKey = tuple[str | None, ...]
 
 
 class ArchivedRow(NamedTuple):
@@ -44,8 +46,10 @@ class FileSchema:
     binary: frozenset[str] = frozenset()
 
     def schema(self) -> pa.Schema:
+        import pyarrow as pa
+
         fields = [pa.field(name, pa.binary() if name in self.binary else pa.string()) for name, _ in self.columns]
-        fields += [pa.field(PLACE, pa.string()), pa.field(COMMITTED, _TIME), pa.field(CREATED, _TIME)]
+        fields += [pa.field(PLACE, pa.string()), pa.field(COMMITTED, _time()), pa.field(CREATED, _time())]
         metadata = {
             "format": FORMAT,
             "pipeline": self.pipeline,
@@ -53,6 +57,12 @@ class FileSchema:
             "columns": [[name, oid] for name, oid in self.columns],
         }
         return pa.schema(fields, metadata={METADATA: json.dumps(metadata).encode()})
+
+
+def _time() -> pa.DataType:
+    import pyarrow as pa
+
+    return pa.timestamp("ms", tz="UTC")
 
 
 def require_nameable(table: str, names: Sequence[str]) -> None:
@@ -65,11 +75,13 @@ def require_nameable(table: str, names: Sequence[str]) -> None:
 
 
 def batch_of(schema: pa.Schema, rows: Sequence[ArchivedRow]) -> pa.RecordBatch:
+    import pyarrow as pa
+
     values = list(zip(*(row.values for row in rows), strict=True))
     fields = list(schema)[: -len(OURS)]
     arrays = [pa.array(column, field.type) for column, field in zip(values, fields, strict=True)]
     arrays.append(pa.array([row.position or None for row in rows], pa.string()))
-    arrays += [pa.array([row[at] for row in rows], _TIME) for at in (2, 3)]
+    arrays += [pa.array([row[at] for row in rows], _time()) for at in (2, 3)]
     return pa.record_batch(arrays, schema=schema)
 
 
@@ -92,6 +104,8 @@ def columns_of(schema: pa.Schema) -> Columns:
 
 
 def rows_of(batch: pa.RecordBatch | pa.Table) -> list[ArchivedRow]:
+    import pyarrow as pa
+
     count = len(batch.schema) - len(OURS)
     values = [batch.column(at).cast(pa.binary()).to_pylist() for at in range(count)]
     places = batch.column(count).to_pylist()

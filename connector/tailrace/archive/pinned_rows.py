@@ -30,7 +30,7 @@ class PinnedRows:
         self._layout = processor.layout
         self._names = DiskSet(no_room)
         # Waiting events first: one that is released and rejected meanwhile is then found among the dead letters.
-        self._names.add(name.encode() for name in _waiting(kafka))
+        self._names.add(name.encode() for name in waiting_ids(kafka))
         self._unreadable = False
         self._names.add(name.encode() for name in self._open(kafka))
 
@@ -60,7 +60,7 @@ class PinnedRows:
                     yield letter.event_id
 
 
-def _waiting(kafka: KafkaOptions) -> Iterator[str]:
+def waiting_ids(kafka: KafkaOptions) -> Iterator[str]:
     """Yields all events that ever waited for currently parked keys; released ones are only pinned longer."""
     if not requests.parking_state(kafka, final=True).keys:
         return

@@ -37,14 +37,12 @@ DIGEST_BYTES = 16
 class PostgresArchiveOutbox:
     """Implements `ArchiveOutbox`."""
 
+    INSTEAD = "archive with --keep"
+    """What else can be done where rows cannot be deleted."""
+
     def __init__(self, options: PostgresOptions, pipeline: str) -> None:
-        if options.timestamp is None:
-            raise ConfigError(
-                "the outbox has no column with the time of a row, so old rows cannot be found",
-                remedy="Name the column in outbox.columns.timestamp.",
-            )
         self._options = options
-        self._timestamp = options.timestamp
+        self._timestamp = self._time_column()
         self._link = options.connect()
         # A policy that hides rows from this role must be an error, since the log contains them.
         self._link.query("SET row_security = off")
@@ -74,14 +72,14 @@ class PostgresArchiveOutbox:
         if standby == "t":
             raise ConfigError(
                 "source.postgres is a standby: no row can be deleted there",
-                remedy="Archive with --keep; or with settings whose source.postgres is the primary.",
+                remedy=f"Use settings whose source.postgres is the primary; or {self.INSTEAD}.",
             )
         if may != "t":
             who = quote(self._link.pgconn.user.decode())
             raise AccessRefused(
                 f"no DELETE privilege on {options.table}: rows cannot be deleted",
                 why="A pipeline does not need it, so its role does not have it.",
-                remedy=f"GRANT DELETE ON {quote_table(options.table)} TO {who}; or archive with --keep.",
+                remedy=f"GRANT DELETE ON {quote_table(options.table)} TO {who}; or {self.INSTEAD}.",
             )
         self._require_alone()
         sends = self._link.query("SELECT pubdelete FROM pg_publication WHERE pubname = $1", [options.publication])
@@ -90,12 +88,13 @@ class PostgresArchiveOutbox:
                 f"the publication {options.publication} sends deletes, and source.on_change is `halt`",
                 why="The running pipeline would stop at the first row that is deleted.",
                 remedy=f"ALTER PUBLICATION {quote(options.publication)} SET (publish = 'insert'); or set "
-                "source.on_change: ignore; or archive with --keep.",
+                f"source.on_change: ignore; or {self.INSTEAD}.",
             )
 
-    def candidates(self, start: Position, before_ms: int) -> Iterator[Candidate]:
+    def candidates(self, start: Position, before_ms: int | None, only: str = "") -> Iterator[Candidate]:
+        """`only` is a condition on the table `o`."""
         self._require_plain()
-        source = TableRescan(self._options, within=(None, before_ms))
+        source = TableRescan(self._options, within=(None, before_ms), only=only)
         try:
             source.open(start, lambda _: None)
             at = {column.name: index for index, column in enumerate(self._columns)}
@@ -142,13 +141,21 @@ class PostgresArchiveOutbox:
         return self._purge.present(columns, rows)
 
     def look(self, columns: Columns, rows: Sequence[ArchivedRow], start: Position) -> PurgeResult:
-        return self._purge.look(columns, rows, _passed(start))
+        return self._purge.look(columns, rows, passed_snapshot(start))
 
     def purge(self, columns: Columns, rows: Sequence[ArchivedRow], start: Position) -> PurgeResult:
-        return self._purge.purge(columns, rows, _passed(start))
+        return self._purge.purge(columns, rows, passed_snapshot(start))
 
     def close(self) -> None:
         self._link.close()
+
+    def _time_column(self) -> str:
+        if self._options.timestamp is None:
+            raise ConfigError(
+                "the outbox has no column with the time of a row, so old rows cannot be found",
+                remedy="Name the column in outbox.columns.timestamp.",
+            )
+        return self._options.timestamp
 
     def _require_alone(self) -> None:
         """Refuses foreign keys that would delete or change other rows, because those are in no file."""
@@ -164,7 +171,7 @@ class PostgresArchiveOutbox:
                 why=f"The foreign key {found[0][1]} is ON DELETE CASCADE, SET NULL or SET DEFAULT. What it changes is "
                 "in no file.",
                 remedy="Drop that key; or make it ON DELETE NO ACTION, which keeps rows that others refer to; or "
-                "archive with --keep.",
+                f"{self.INSTEAD}.",
             )
 
     def _require_plain(self) -> None:
@@ -195,7 +202,7 @@ def outbox_row(columns: Columns, kept: ArchivedRow, position: str) -> Row:
     return Row(with_text_checked(columns, kept.values, "UTF8"), kept.values, position, kept.committed_ms)
 
 
-def _passed(start: Position) -> Snapshot:
+def passed_snapshot(start: Position) -> Snapshot:
     """Returns the snapshot of the rows that the pipeline has passed."""
     if not isinstance(start, LsnPosition):
         raise other_kind(start, "Postgres")

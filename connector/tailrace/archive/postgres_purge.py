@@ -14,9 +14,11 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
 from itertools import compress
 
+from psycopg.pq import TransactionStatus
+
 from tailrace.archive.backend import PurgeResult
 from tailrace.archive.format import ArchivedRow
-from tailrace.errors import LayoutMismatch, SourceError
+from tailrace.errors import LayoutMismatch, SourceError, SourceUnavailable
 from tailrace.event import Columns, Row
 from tailrace.sources.postgres.connection import PgConnection
 from tailrace.sources.postgres.snapshot import Snapshot
@@ -28,6 +30,9 @@ STATEMENT_TIMEOUT = 600.0
 
 _is_refused = re.compile(r"\[(?:23\w{3}|P0001)\]$").search
 """The SQLSTATE at the end of an error: a constraint, or a trigger that raises."""
+
+OnDeleted = Callable[[Sequence[int]], None]
+"""Called in the transaction of each deletion, right before its commit, with the indexes of the deleted rows."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,7 +104,13 @@ class PostgresPurge:
         changed, later = self._compare(page, page.all, found, passed)
         return PurgeResult(len(found) - len(changed) - len(later), len(changed), len(later))
 
-    def purge(self, columns: Columns, rows: Sequence[ArchivedRow], passed: Snapshot) -> PurgeResult:
+    def purge(
+        self,
+        columns: Columns,
+        rows: Sequence[ArchivedRow],
+        passed: Snapshot,
+        on_deleted: OnDeleted = lambda _: None,
+    ) -> PurgeResult:
         page = self._page(columns, rows)
         result = PurgeResult(0)
         parts = [page.all]
@@ -108,7 +119,14 @@ class PostgresPurge:
             if not part:
                 continue
             try:
-                done, left = self._attempt(page, part, passed)
+                done, left = self._attempt(page, part, passed, on_deleted)
+            except SourceUnavailable:
+                # A lock timeout or a deadlock fails the transaction; an unavailable server ends the session.
+                if self._link.pgconn.transaction_status != TransactionStatus.INERROR:
+                    raise
+                self._link.query("ROLLBACK")
+                result = result.plus(PurgeResult(0, locked=len(part)))
+                continue
             except SourceError as error:
                 if not _is_refused(error.what):
                     raise
@@ -126,7 +144,9 @@ class PostgresPurge:
             parts.append(left)
         return result
 
-    def _attempt(self, page: _Page, part: list[int], passed: Snapshot) -> tuple[PurgeResult, list[int]]:
+    def _attempt(
+        self, page: _Page, part: list[int], passed: Snapshot, on_deleted: OnDeleted
+    ) -> tuple[PurgeResult, list[int]]:
         """Runs one transaction. Returns its result and the rows to try again."""
         unnested, same, arrays = self._keyed(page, part)
         # Each statement must see the current rows, with any default isolation of the server.
@@ -142,6 +162,7 @@ class PostgresPurge:
             raise has_changed(self._table)
         changed, later = self._compare(page, part, found, passed)
         if not changed and not later:
+            on_deleted([part[int(number or 0) - 1] for number, *_ in found])
             self._link.query("COMMIT")  # a deferred constraint fails only here
             return PurgeResult(len(found)), []
         self._link.query("ROLLBACK")

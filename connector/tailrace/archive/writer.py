@@ -188,7 +188,7 @@ class ArchiveRun:
         done = removal(columns, free, self._start)
         self.report.changed += done.changed
         self.report.later += done.later
-        self.report.refused += done.refused
+        self.report.refused += done.refused + done.locked
         self._on_progress(self.report)
         return done.deleted
 

@@ -9,6 +9,7 @@ from tailrace.archive import require_installed
 from tailrace.errors import ConfigError, LayoutMismatch
 from tailrace.positions.archive import ArchivePosition
 from tailrace.positions.base import Position
+from tailrace.replay.outbox_rows import open_outbox
 from tailrace.replay.plan import Origin, Selection
 from tailrace.replay.source_log import format_time
 from tailrace.worker.wiring import Wiring
@@ -36,8 +37,6 @@ def moved_range(wiring: Wiring, selection: Selection) -> ReplayRange | None:
     entries = repository.meeting(selection.since_ms, selection.until_ms)
     if not entries:
         return None
-    from tailrace.replay.archive_context import open_outbox  # the libraries are installed by now
-
     outbox = open_outbox(wiring)
     try:
         there = outbox.counts(entries)

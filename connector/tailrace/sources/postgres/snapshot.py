@@ -114,6 +114,7 @@ class TableReader:
         left_out: FirstRead | None = None,
         inserted: Callable[[int], Container[Row]] | None = None,
         steady: bool = True,
+        only: str = "",
     ) -> None:
         """`exported` names the slot's snapshot in the first session; later sessions filter by the stored one.
 
@@ -124,10 +125,11 @@ class TableReader:
         their delivery mark has given them a later transaction id. `left_out`: leave out, or pass to `keeps`, what the
         first read has left out. `inserted` returns the rows that the log has up to an LSN, so that rows changed since
         the stored snapshot are recognised; without it they count as rows of the stream. `steady`: an UPDATE does not
-        change the columns of `order_by`.
+        change the columns of `order_by`. `only`: a condition on the table `o` that the rows must meet.
         """
         self._whole = whole
         self._steady = steady
+        self._only = only
         self._without = without
         self._is_marked = is_marked
         self._untimed_ms = time.time_ns() // 1_000_000 if untimed_ms is None else untimed_ms
@@ -265,6 +267,8 @@ class TableReader:
         wanted = [f"(({self._where}) IS NOT FALSE)"] if self._where else []
         mark, unmarked = self._mark(when)
         conditions += wanted + unmarked
+        if self._only:
+            conditions.append(f"({self._only})")
         where = f"WHERE {' AND '.join(conditions)} " if conditions else ""
         # One cursor, so that the rows are sorted once.
         self._link.query(

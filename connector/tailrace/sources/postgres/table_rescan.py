@@ -121,11 +121,16 @@ def require_same_log(options: PostgresOptions, stored: LsnPosition, *, patience:
 class TableRescan(BoundedSource):
     """Reads the rows of the table once more."""
 
-    def __init__(self, options: PostgresOptions, *, within: tuple[int | None, int | None] = (None, None)) -> None:
-        """`within` limits the rows by the timestamp column: from the first time (ms) to before the second."""
+    def __init__(
+        self, options: PostgresOptions, *, within: tuple[int | None, int | None] = (None, None), only: str = ""
+    ) -> None:
+        """`within` limits the rows by the timestamp column: from the first time (ms) to before the second; `only` by
+        a condition on the table `o`.
+        """
         super().__init__()
         self._options = options
         self._within = within
+        self._only = only
 
     def open(self, stored: Position | None, store: Callable[[Position], None]) -> Position:
         """Starts at `stored`, which holds the snapshot and how far the table is read."""
@@ -147,6 +152,7 @@ class TableRescan(BoundedSource):
             without=Snapshot.parse(start.begun) if start.begun else None,
             is_marked=options.is_marked,
             left_out=start.first_read,
+            only=self._only,
         )
         return start
 
