@@ -34,6 +34,10 @@ ARCHIVE_WRITTEN = "archive-written"  # a file is stored in the archive, and not 
 ARCHIVE_READ_BACK = "archive-read-back"  # the file is verified, but not listed in the manifest
 ARCHIVE_LISTED = "archive-listed"  # the file is listed, its rows are still in the outbox
 ARCHIVE_DELETED = "archive-deleted"  # some of its rows are deleted from the outbox
+RETENTION_SCHEDULED = "retention-scheduled"  # confirmations and offsets are written, not committed
+RETENTION_DELETED = "retention-deleted"  # rows are deleted and recorded, not committed
+RETENTION_COMMITTED = "retention-committed"  # a batch of rows is deleted for good, others are not
+EXPIRE_UNLISTED = "expire-unlisted"  # the entry of an archive is deleted, its file is not
 MARKS_PENDING = "marks-pending"  # a batch is stored in Kafka, none of its delivery marks is written
 MARKS_WRITTEN = "marks-written"  # delivery marks are written, their transaction is not committed
 MARKS_COMMITTED = "marks-committed"  # the transaction with delivery marks is committed
@@ -59,6 +63,8 @@ PROJECTING = (PROJECTION_HANDED_OVER, PROJECTION_APPLIED, PROJECTION_COMMITTED, 
 """The failpoints of a projection."""
 ARCHIVING = (ARCHIVE_WRITTEN, ARCHIVE_READ_BACK, ARCHIVE_LISTED, ARCHIVE_DELETED)
 """The failpoints of `tailrace archive write`."""
+RETAINING = (RETENTION_SCHEDULED, RETENTION_DELETED, RETENTION_COMMITTED)
+"""The failpoints of `tailrace retention apply`."""
 MARKING = (MARKS_PENDING, MARKS_WRITTEN, MARKS_COMMITTED, MARKS_CATCHING_UP)
 """The failpoints of delivery marks."""
 

@@ -38,6 +38,7 @@ COMMANDS = {
         "Plan and run a replay, or diff a shadow replay with the live topics.",
     ),
     "archive": ("tailrace.cli.archive", "Move old outbox rows to files; list and verify them."),
+    "retention": ("tailrace.cli.retention", "Delete outbox rows that nobody needs any more."),
     "project": (
         "tailrace.cli.project.command",
         "Run a worker of a projection app, which applies each event once.",

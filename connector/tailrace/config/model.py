@@ -14,6 +14,7 @@ from pydantic import Field, model_validator
 from tailrace.config.archive import ArchiveSettings
 from tailrace.config.dead_letters import DeadLetterSettings, Policy
 from tailrace.config.kafka_settings import checked_settings, revealed, wrong
+from tailrace.config.retention import RetentionSettings
 from tailrace.config.retries import RetrySettings
 from tailrace.config.rules import RuleSettings, SequenceSettings
 from tailrace.config.schemas import FormatSettings, SchemaSettings
@@ -334,6 +335,10 @@ class PipelineSettings(Section):
         default=None, description="settings such as `url: s3://…`", examples=["{url: 's3://cold/outbox'}"]
     )
     """Where `tailrace archive` writes old outbox rows."""
+    retention: RetentionSettings | None = Field(
+        default=None, description="settings such as `after: 30d`", examples=["{after: 30d}"]
+    )
+    """Which outbox rows `tailrace retention` deletes. All given conditions must hold."""
     limits: LimitSettings = Field(
         default=LimitSettings(),
         description="settings such as `batch_records: 6000`",
@@ -383,6 +388,10 @@ class PipelineSettings(Section):
                 "set kafka.delivery: exactly_once, or use another policy than `park`",
                 "kafka",
                 "delivery",
+            )
+        if self.retention is not None:
+            self.retention.require_outbox(
+                is_mongo=self.source.mongo is not None, is_timed=columns.timestamp is not None
             )
         if self.rules.sequence is not None:
             self._require_sequence(self.rules.sequence)

@@ -26,6 +26,7 @@ from tailrace.replay.table_points import before_first_start, from_collections, f
 from tailrace.replay.targets import require_new, require_order, require_uncompacted
 from tailrace.state import position_history
 from tailrace.state.position_history import PositionEntry
+from tailrace.verify.purged import purged_by_retention
 from tailrace.wakeup import Wakeup
 from tailrace.worker.wiring import Wiring
 
@@ -208,6 +209,8 @@ def _table(
     if wiring.database.timestamp is None and isinstance(stored, LsnPosition):
         order += " (first of the transactions that wrote them, if that column does not grow)"
     notes = [f"rows come in the order of {order}, not in commit order; purged rows are neither published nor counted"]
+    if purged := purged_by_retention(wiring.database, (selection.since_ms, selection.until_ms)):
+        notes.append(f"{purged:,} rows of that time were deleted by retention, so they are not in this plan")
     notes += before_first_start(wiring, stored, "are included", "are left out")
     if not isinstance(stored, LsnPosition):
         return ReplayRange("table", from_collections(stored), stored, selection, tuple(notes))

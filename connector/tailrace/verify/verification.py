@@ -38,6 +38,7 @@ from tailrace.verify.kafka_records import KafkaRecords
 from tailrace.verify.outbox_rows import Rows, event_name, may_go_by_kind
 from tailrace.verify.placement import order_of
 from tailrace.verify.postgres_outbox import PostgresOutboxReader
+from tailrace.verify.purged import purged_by_retention
 from tailrace.verify.retention import Horizon
 from tailrace.verify.spill import SpillFile
 from tailrace.verify.topic_reader import ScanSettings, seldom_collected
@@ -252,6 +253,8 @@ def _notes(wiring: Wiring, kafka: KafkaRecords, found: Findings, status: KafkaSt
         notes.append(f"the pipeline is at {status.position} and has not reached the point where the outbox "
                      "was read; verify again when it has")  # fmt: skip
     notes += [note for note in (keys_without_dead_letter_note(kafka),) if note]
+    if found.only_on_kafka and (purged := purged_by_retention(wiring.database)):
+        notes.append(f"{purged:,} rows were deleted by retention: their records are only on Kafka")
     timed = wiring.database.timestamp is not None
     for topic, kept in kafka.kept.items():
         if topic in kafka.compacted:
