@@ -16,6 +16,7 @@ from collections.abc import Callable
 from contextlib import ExitStack, closing
 from typing import Any
 
+from examples.chain_indexer import run as chain_indexer
 from examples.example import Example, Rows
 from examples.inbox_faststream.oracle import InboxFastStream
 from examples.inbox_kafka.oracle import InboxKafka
@@ -40,6 +41,8 @@ EXAMPLES: dict[str, type[Example[Any]]] = {
     "inbox_kafka": InboxKafka,
     "inbox_faststream": InboxFastStream,
 }
+STANDALONE = {"chain_indexer": chain_indexer.run}
+"""Examples that need only Kafka, and no service with an outbox."""
 RATE = 20.0
 """Transactions per second: slow enough to follow on a terminal."""
 KEYS = 12
@@ -142,15 +145,17 @@ class Run:
 
 def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m examples.run", description="Run an example on real servers.")
-    parser.add_argument("example", choices=EXAMPLES)
+    parser.add_argument("example", choices=[*EXAMPLES, *STANDALONE])
     parser.add_argument("--seconds", type=float, default=6.0, help="how long to write")
     parser.add_argument("--seed", type=int, default=random.randrange(10_000))  # noqa: S311 - a workload, not a secret
     given = parser.parse_args(arguments)
     # Topics and groups of the examples have plain names, which may exist already on servers that are not ours.
     for name in [name for name in os.environ if name.startswith("TAILRACE_STACK_")]:
         del os.environ[name]
-    kind = EXAMPLES[given.example]
     try:
+        if given.example in STANDALONE:
+            return STANDALONE[given.example](given.seconds, given.seed)
+        kind = EXAMPLES[given.example]
         with closing(display_for(sys.stdout)) as show, DemoEnvironment() as environment:
             kind.join(environment)
             environment.open(show.busy)

@@ -75,6 +75,15 @@ def test_runs_to_its_end_with_one_command(example: str, seen: list[str]) -> None
 
 
 @pytest.mark.slow
+def test_the_chain_indexer_runs_to_its_end_with_one_command() -> None:
+    ended = python("-m", "examples.run", "chain_indexer", "--seconds", "4", "--seed", "7")
+    assert ended.returncode == 0, ended.stdout + ended.stderr
+    assert "worker killed before the commit of a block" in ended.stdout
+    assert "worker killed after the commit of a block" in ended.stdout
+    assert re.search(r"120 events, \d+ blocks, \d tokens: every byte is that of a fold from the start", ended.stdout)
+
+
+@pytest.mark.slow
 def test_a_projection_that_lost_a_row_is_reported(postgres: PostgresServer, kafka: KafkaBroker) -> None:
     """A row that the comparison skips simulates a lost one."""
     theirs = {PostgresServer.VARIABLE: postgres.dsn(), KafkaBroker.VARIABLE: kafka.bootstrap}

@@ -27,14 +27,14 @@ class FolderFormat(NamedTuple):
     undo_family: str | None
 
 
-class StoredOffset(NamedTuple):
+class OffsetRecord(NamedTuple):
     """The next offset of a partition (None after a reset), and the highest one that it ever had."""
 
     next: int | None
     furthest: int
 
 
-class StoredMarker(NamedTuple):
+class MarkerRecord(NamedTuple):
     """A marker with its outcome."""
 
     entity: str | None
@@ -46,8 +46,8 @@ class StoredMarker(NamedTuple):
 encode = msgspec.msgpack.Encoder().encode
 decode_format = msgspec.msgpack.Decoder(FolderFormat).decode
 decode_number = msgspec.msgpack.Decoder(int).decode
-decode_offset = msgspec.msgpack.Decoder(StoredOffset).decode
-decode_marker = msgspec.msgpack.Decoder(StoredMarker).decode
+decode_offset = msgspec.msgpack.Decoder(OffsetRecord).decode
+decode_marker = msgspec.msgpack.Decoder(MarkerRecord).decode
 decode_entity = msgspec.msgpack.Decoder(EntityState).decode
 decode_waiting = msgspec.msgpack.Decoder(WaitingEvent).decode
 decode_names = msgspec.msgpack.Decoder(list[str]).decode
@@ -114,5 +114,5 @@ class ProjectionKeys:
         return since + event.event_id.encode()
 
 
-def stored_marker(marker: Marker) -> StoredMarker:
-    return StoredMarker(marker.entity, marker.version, marker.time_ms, EventOutcome.APPLIED)
+def marker_record(marker: Marker) -> MarkerRecord:
+    return MarkerRecord(marker.entity, marker.version, marker.time_ms, EventOutcome.APPLIED)

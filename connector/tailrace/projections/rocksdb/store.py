@@ -24,8 +24,8 @@ from tailrace.projections.rocksdb.records import (
     FORMAT,
     VERSION,
     FolderFormat,
+    OffsetRecord,
     ProjectionKeys,
-    StoredOffset,
     decode_format,
     decode_offset,
     encode,
@@ -178,7 +178,7 @@ class RocksStore:
         with self._buffer() as buffer:
             return {partition: each.furthest for partition, each in self._offsets(buffer).items()}
 
-    def _offsets(self, buffer: WriteBuffer) -> dict[Partition, StoredOffset]:
+    def _offsets(self, buffer: WriteBuffer) -> dict[Partition, OffsetRecord]:
         keys = self._keys
         return {keys.partition(key): decode_offset(value) for key, value in buffer.items(KIT, keys.offsets)}
 
@@ -187,7 +187,7 @@ class RocksStore:
             known = self._offsets(buffer)
             for partition, offset in offsets.items():
                 furthest = known[partition].furthest if partition in known else 0
-                stored = StoredOffset(offset, max(furthest, offset or 0))
+                stored = OffsetRecord(offset, max(furthest, offset or 0))
                 buffer.put(KIT, self._keys.offset(partition), encode(stored))
             buffer.commit()
 

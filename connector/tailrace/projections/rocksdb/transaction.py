@@ -12,9 +12,9 @@ from tailrace.projections.rocksdb.database import KIT
 from tailrace.projections.rocksdb.effects import RocksEffects
 from tailrace.projections.rocksdb.records import (
     NEVER_PRUNED,
+    MarkerRecord,
+    OffsetRecord,
     ProjectionKeys,
-    StoredMarker,
-    StoredOffset,
     decode_entity,
     decode_marker,
     decode_names,
@@ -22,8 +22,8 @@ from tailrace.projections.rocksdb.records import (
     decode_offset,
     decode_waiting,
     encode,
+    marker_record,
     number,
-    stored_marker,
 )
 
 
@@ -55,12 +55,12 @@ class RocksTransaction:
             self._lock = await self._acquire()
         return self._offset().next
 
-    def _offset(self) -> StoredOffset:
+    def _offset(self) -> OffsetRecord:
         found = self._buffer.get(KIT, self._keys.offset(self._partition))
-        return StoredOffset(None, 0) if found is None else decode_offset(found)
+        return OffsetRecord(None, 0) if found is None else decode_offset(found)
 
     async def advance(self, offset: int) -> None:
-        stored = StoredOffset(offset, max(offset, self._offset().furthest))
+        stored = OffsetRecord(offset, max(offset, self._offset().furthest))
         self._put(self._keys.offset(self._partition), stored)
 
     async def mark(self, markers: Sequence[Marker]) -> set[str]:
@@ -68,7 +68,7 @@ class RocksTransaction:
         for marker in markers:
             known = self._marker(marker.event_id)
             if known is None:
-                self._save_marker(marker.event_id, stored_marker(marker))
+                self._save_marker(marker.event_id, marker_record(marker))
             elif known.outcome is EventOutcome.DEAD:
                 self._save_marker(marker.event_id, known._replace(outcome=EventOutcome.APPLIED))
             else:
@@ -82,11 +82,11 @@ class RocksTransaction:
             if known is not None:
                 self._save_marker(event_id, known._replace(outcome=outcome))
 
-    def _marker(self, event_id: str) -> StoredMarker | None:
+    def _marker(self, event_id: str) -> MarkerRecord | None:
         found = self._buffer.get(KIT, self._keys.marker(event_id))
         return None if found is None else decode_marker(found)
 
-    def _save_marker(self, event_id: str, marker: StoredMarker) -> None:
+    def _save_marker(self, event_id: str, marker: MarkerRecord) -> None:
         self._put(self._keys.marker(event_id), marker)
         time_key = self._keys.marker_time(event_id, marker.time_ms)
         if marker.outcome in NEVER_PRUNED:

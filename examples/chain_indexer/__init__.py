@@ -1,0 +1,1 @@
+"""An indexer of a chain with forks: one atomic batch per block, and rollbacks."""

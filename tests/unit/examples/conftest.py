@@ -1,0 +1,8 @@
+"""Examples are not installed: they are imported from the repository."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parents[3]))
