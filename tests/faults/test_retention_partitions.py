@@ -1,0 +1,105 @@
+"""Retention that drops whole partitions of an outbox that is partitioned by day."""
+
+from __future__ import annotations
+
+import psycopg
+import pytest
+
+from helpers.command import Tailrace
+from helpers.shop import Shop
+from tailrace.testkit.stack import wait_until
+from tailrace.testkit.topic_reader import header, read_all
+
+VALID = '{"order": "a", "revision": 1, "amount": 1.50, "currency": "EUR"}'
+INVALID = '{"order": "a"}'
+DAILY = """
+DROP TABLE outbox;
+CREATE TABLE outbox (
+    id uuid, aggregatetype text NOT NULL, aggregateid text NOT NULL, type text NOT NULL, payload jsonb,
+    created_at timestamptz NOT NULL DEFAULT clock_timestamp(), PRIMARY KEY (id, created_at)
+) PARTITION BY RANGE (created_at);
+CREATE TABLE outbox_1 PARTITION OF outbox FOR VALUES FROM ('2020-01-01') TO ('2020-01-02');
+CREATE TABLE outbox_2 PARTITION OF outbox FOR VALUES FROM ('2020-01-02') TO ('2020-01-03');
+CREATE TABLE outbox_3 PARTITION OF outbox FOR VALUES FROM ('2020-01-03') TO ('2020-01-04');
+CREATE TABLE outbox_now PARTITION OF outbox FOR VALUES FROM ('2020-01-04') TO ('2999-01-01');
+CREATE TABLE outbox_rest PARTITION OF outbox DEFAULT;
+"""
+
+
+@pytest.fixture
+def daily(shop: Shop) -> Shop:
+    shop.execute(DAILY)
+    shop.configure(
+        kafka={"offsets_topic": f"{shop.name}.offsets"},
+        source={"order_by": ["created_at", "id"]},
+        retention={"after": "30d", "partitions": "drop"},
+    )
+    return shop
+
+
+def put(shop: Shop, day: int, count: int, payload: str = VALID) -> list[str]:
+    found = shop.execute(
+        "INSERT INTO outbox SELECT gen_random_uuid(), 'order', 'k', 'OrderPlaced', %s::jsonb, "
+        "'2020-01-01'::timestamptz + %s * interval '1 day' - n * interval '1 second' FROM generate_series(1, %s) n "
+        "RETURNING id::text",
+        payload,
+        day,
+        count,
+    )
+    return [str(row[0]) for row in found]
+
+
+def arrived(shop: Shop, events: list[str]) -> None:
+    wait_until(
+        lambda: {header(each, "id") for each in read_all(shop.kafka.bootstrap, [shop.topic])} >= set(events),
+        60,
+        what="the records",
+    )
+
+
+def partitions(shop: Shop) -> list[str]:
+    found = shop.execute(
+        "SELECT inhrelid::regclass::text FROM pg_inherits WHERE inhparent = 'outbox'::regclass ORDER BY 1"
+    )
+    return [str(row[0]) for row in found]
+
+
+def test_only_complete_partitions_are_dropped(daily: Shop, tailrace: Tailrace) -> None:
+    shop = daily
+    connector = shop.start()
+    first, second = put(shop, 1, 20), put(shop, 2, 20)
+    bad = put(shop, 2, 1, INVALID)
+    rest = put(shop, 0, 2)
+    arrived(shop, [*first, *second, *rest, fresh := shop.insert(VALID)])
+    planned = tailrace("retention", "plan", shop.file)
+    assert (planned["rows"], planned["partitions"]) == (20, ["public.outbox_1", "public.outbox_3"])
+    assert planned["kept"]["partition_not_complete"] == 20
+    assert planned["kept"]["dead_lettered"] == 1
+    assert planned["kept"]["too_young"] == 3
+    # An open transaction has written to the table: nothing waits for it for long, and nothing is dropped.
+    with psycopg.connect(shop.dsn) as other:
+        other.execute("UPDATE outbox SET aggregateid = 'k' WHERE id = %s", (first[0],))
+        applied = tailrace("retention", "apply", shop.file)
+        assert (applied["rows"], applied["kept"]["locked"]) == (0, 20)
+    assert len(partitions(shop)) == 5
+    applied = tailrace("retention", "apply", shop.file)
+    # The changed row has a new transaction, which the pipeline has passed only later.
+    arrived(shop, [shop.insert(VALID)])
+    again = tailrace("retention", "apply", shop.file)
+    assert applied["rows"] + again["rows"] == 20
+    assert partitions(shop) == ["outbox_2", "outbox_now", "outbox_rest"]
+    assert shop.execute("SELECT rows::int FROM tailrace_purged") == [(20,)]
+    assert shop.in_outbox() >= {*second, *bad, *rest, fresh}
+    # The pipeline does not mind.
+    arrived(shop, [shop.insert(VALID), *put(shop, 2, 3)])
+    assert connector.running
+    result = tailrace("verify", shop.file)
+    assert (result["clean"], result["only_on_kafka"]) == (True, 20)
+
+
+def test_a_table_that_is_not_partitioned_by_time(shop: Shop, tailrace: Tailrace) -> None:
+    shop.configure(kafka={"offsets_topic": f"{shop.name}.offsets"}, retention={"after": "30d", "partitions": "drop"})
+    shop.start()
+    arrived(shop, [shop.insert(VALID)])
+    refused = tailrace("retention", "apply", shop.file, code=2)
+    assert "not partitioned by ranges of created_at" in refused["what"]
