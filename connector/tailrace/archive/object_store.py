@@ -1,4 +1,4 @@
-"""The store of an archive: a folder or a bucket. Objects are only created, never overwritten.
+"""The store of an archive: a folder or a bucket. Objects are created and deleted, never overwritten.
 
 obstore supports all of them. `create` fails if the name exists. In a local folder, new files are synced to disk,
 because the rows are deleted right after, and are readable by the owner only. Symbolic links in it are ignored. The
@@ -94,9 +94,11 @@ class ObjectStore:
         return b"".join(self.chunks(name))
 
     def remove(self, name: str) -> None:
-        """Deletes an object that this process has created and not listed."""
+        """Deletes an object; it stays deleted after a crash of the machine."""
         with self._translated(f"removing {name}"):
             obstore.delete(self._store, self._prefix + name)
+            if self._folder is not None:
+                _sync(self._folder, (self._folder / self._prefix / name).parent)
 
     def _is_linked(self, path: str) -> bool:
         """Returns whether the path to a file of the folder contains a symbolic link."""

@@ -1,4 +1,4 @@
-"""`tailrace archive`: moves old outbox rows to files, lists the files, and checks them."""
+"""`tailrace archive`: moves old outbox rows to files, lists the files, checks them, and expires old ones."""
 
 from __future__ import annotations
 
@@ -15,8 +15,11 @@ from tailrace.archive.manifest import ManifestEntry
 from tailrace.cli.output import emit_json, say, table
 from tailrace.cli.replay.view import bar, when
 from tailrace.config.load import load_pipeline
+from tailrace.config.model import PipelineSettings
+from tailrace.config.retention import age_seconds
 from tailrace.errors import ConfigError
 from tailrace.replay.points import Moment, parse
+from tailrace.worker.options import kafka_options
 from tailrace.worker.wiring import wire
 
 if TYPE_CHECKING:
@@ -24,7 +27,7 @@ if TYPE_CHECKING:
     from tailrace.archive.writer import ArchiveReport
 
 app = typer.Typer(
-    help="Move old outbox rows to files, list the files, check them.",
+    help="Move old outbox rows to files, list the files, check them, expire old ones.",
     no_args_is_help=True,
     rich_markup_mode=None,
     add_completion=False,
@@ -157,10 +160,67 @@ def check(file: Path = FILE, as_json: bool = AS_JSON) -> int:
     return 1 if flaws else 0
 
 
+@app.command("expire")
+def expire(
+    file: Path = FILE,
+    after: str = typer.Option(..., "--after", metavar="AGE", help="Files whose rows are all older: 3y, 180d."),
+    apply: bool = typer.Option(False, "--apply", help="Delete the files. Without it, nothing is changed."),
+    ignored: list[str] = typer.Option(
+        [], "--ignore-replay", metavar="ID", help="A replay of the archive that will not be continued."
+    ),
+    as_json: bool = AS_JSON,
+) -> int:
+    """Expire old files of the archive: show them, or delete them with --apply.
+
+    A file expires when the time in outbox.columns.timestamp of its newest row is older than --after. Files expire from
+    the oldest on; the newest file stays, and so do files that a started replay has yet to read. An entry is deleted
+    before its file. If it is killed, the archive is complete without the file; run it again to delete the rest.
+
+    Exit codes: 0 done, 2 wrong usage or settings, 3 a server or the archive is not available or refuses.
+
+    \b
+    Examples:
+      tailrace archive expire orders.yaml --after 3y
+      tailrace archive expire orders.yaml --after 3y --apply
+      tailrace archive expire orders.yaml --after 3y --json | jq .rows
+    """
+    from tailrace.archive import expire as expiry
+
+    seconds = age_seconds(after)
+    if seconds is None:
+        raise ConfigError(f"--after {after} is not an age", remedy="Use an age such as --after 3y or --after 180d.")
+    before_ms = time.time_ns() // 1_000_000 - seconds * 1000
+    settings = load_pipeline(file)
+    repository = open_repository_of(settings)
+    replays = expiry.replays_in_progress(kafka_options(settings), repository.name)
+    report = expiry.plan_expiry(repository, before_ms, replays, ignored)
+    if apply:
+        expiry.expire(repository, report)
+    if as_json:
+        emit_json({"pipeline": repository.pipeline, "url": repository.store.url, "before_ms": before_ms,
+                   "dry_run": not apply, "rows": report.rows, "files": [entry.to_json() for entry in report.files],
+                   "leftovers": report.leftovers, "notes": report.notes})  # fmt: skip
+        return 0
+    table(
+        f"{repository.store.url}: {len(report.files):,} files, {report.rows:,} rows "
+        f"{'expired' if apply else 'would expire. Nothing was changed; delete them with --apply'}",
+        [_line(entry) for entry in report.files],
+    )
+    if report.leftovers:
+        say(f"{len(report.leftovers):,} files of earlier runs {'deleted' if apply else 'would be deleted'}")
+    for note in report.notes:
+        say(f"note: {note}")
+    return 0
+
+
 def _repository(file: Path) -> ArchiveRepository:
+    return open_repository_of(load_pipeline(file))
+
+
+def open_repository_of(settings: PipelineSettings) -> ArchiveRepository:
     from tailrace.archive.repository import open_repository
 
-    return open_repository(load_pipeline(file))
+    return open_repository(settings)
 
 
 def _print(report: ArchiveReport, notes: tuple[str, ...], *, keep: bool, dry_run: bool) -> None:

@@ -37,7 +37,7 @@ COMMANDS = {
         "tailrace.cli.replay.command",
         "Plan and run a replay, or diff a shadow replay with the live topics.",
     ),
-    "archive": ("tailrace.cli.archive", "Move old outbox rows to files; list and verify them."),
+    "archive": ("tailrace.cli.archive", "Move old outbox rows to files; list, verify and expire them."),
     "retention": ("tailrace.cli.retention", "Delete outbox rows that nobody needs any more."),
     "project": (
         "tailrace.cli.project.command",

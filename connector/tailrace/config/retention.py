@@ -16,13 +16,20 @@ _duration = re.compile(r"(\d{1,10})\s*(s|min|m|h|d|w|y|)").fullmatch
 LONGEST = 100 * _UNITS["y"]
 
 
+def age_seconds(text: str) -> int | None:
+    """Returns the seconds of an age such as 30d; None if it is none."""
+    found = _duration(text.strip())
+    seconds = int(found[1]) * _UNITS[found[2]] if found else LONGEST + 1
+    return seconds if seconds <= LONGEST else None
+
+
 def parse_duration(given: object) -> object:
     """Returns seconds: of a number, or of a text such as 30d."""
-    if isinstance(given, str):
-        if not (found := _duration(given.strip())):
-            raise wrong("a duration", "write it like 300, 12h, 30d or 3y")
-        return int(found[1]) * _UNITS[found[2]]
-    return not_bool(given)
+    if not isinstance(given, str):
+        return not_bool(given)
+    if (seconds := age_seconds(given)) is None:
+        raise wrong("a duration of at most 100y", "write it like 300, 12h, 30d or 3y")
+    return seconds
 
 
 Duration = Annotated[float, BeforeValidator(parse_duration)]
