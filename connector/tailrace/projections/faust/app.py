@@ -27,7 +27,7 @@ from tailrace import backoff
 from tailrace.errors import AgentCrashed, AgentEnded, ConfigError
 from tailrace.event import Record
 from tailrace.projections.core.handover import Handover
-from tailrace.projections.core.store import ProjectionStore
+from tailrace.projections.core.store import ProjectionStore, ShareableStore
 from tailrace.projections.faust.agent_stream import AgentFunction, AgentStream, run_agent
 from tailrace.projections.faust.app_checks import check_app
 from tailrace.projections.faust.event_channel import EventChannel
@@ -149,6 +149,15 @@ class ProjectionApp(faust.App):
                 why="They would share offsets and markers, and each would skip what the other has applied.",
                 remedy="Give one of them another `name`.",
             )
+        if any(known.store is projection.store for known in self.projections):
+            # A store has the name of one projection: with two they would share offsets and markers.
+            if not isinstance(projection.store, ShareableStore):
+                raise ConfigError(
+                    f"{projection.name} has the same store object as another projection of {self.conf.id}",
+                    why="A store keeps the offsets and markers of one projection.",
+                    remedy=f"Create a second {type(projection.store).__name__} for it.",
+                )
+            projection.store = projection.store.another()
         self.projections.append(projection)
 
     async def send_record(self, record: Record) -> None:
