@@ -188,3 +188,24 @@ async def test_blocks_that_do_not_fit_are_refused_and_change_nothing(tmp_path: P
     async with other:
         with pytest.raises(Rejected, match="another cage"):
             await other.apply(generator.next_block())
+
+
+@in_loop
+async def test_the_comparison_finds_each_change_of_an_index(tmp_path: Path) -> None:
+    """One value changed, one key lost, one key too many: in each family that the model describes."""
+    generator = ChainGenerator(CAGE, 7)
+    list(generator.events(60))
+    index = await fold(tmp_path, generator.blocks)
+    assert differences(index, generator.model) == []
+    for family in FAMILIES:
+        if family == "csmt":
+            continue  # compared with a fold only
+        key = max(index[family])
+        changed = dict(index[family])
+        del changed[key]
+        assert differences({**index, family: changed}, generator.model), family
+    wrong = {**index, "trie-kv": {**index["trie-kv"], max(index["tokens"]) + b"more": b"1"}}
+    assert differences(wrong, generator.model)
+    nodes = index["trie-nodes"]
+    wrong = {**index, "trie-nodes": {**nodes, max(nodes): nodes[max(nodes)][:-1] + b"\0"}}
+    assert differences(wrong, generator.model)
