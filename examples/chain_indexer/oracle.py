@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
+from confluent_kafka import Message
+
 from examples.chain_indexer.app import CAGE, TOPIC, roll_forward
-from examples.chain_indexer.blocks import Block, Output, RequestDatum, StateDatum
+from examples.chain_indexer.blocks import Block, Output, Point, RequestDatum, StateDatum
 from examples.chain_indexer.generator import ChainModel
 from examples.chain_indexer.indexer import (
     CHECKPOINT,
@@ -48,6 +50,18 @@ async def read_index(path: Path, keep_blocks: int = KEEP_BLOCKS) -> Index:
             return read(reader)
     finally:
         await store.close()
+
+
+def final_chain(records: Sequence[Message]) -> list[Block]:
+    """Returns the blocks that are left after all events of the topic, in their order."""
+    chain: list[Block] = []
+    for record in records:
+        if dict(record.headers() or [])["type"] == b"RollForward":
+            chain.append(Block.model_validate_json(record.value() or b""))
+        else:
+            point = Point.model_validate_json(record.value() or b"")
+            chain = [block for block in chain if block.slot <= point.slot]
+    return chain
 
 
 async def fold(path: Path, blocks: Sequence[Block]) -> Index:

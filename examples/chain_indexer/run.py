@@ -17,12 +17,13 @@ from confluent_kafka import Consumer, Producer, TopicPartition
 
 from examples.chain_indexer.app import CAGE, TOPIC
 from examples.chain_indexer.generator import ChainGenerator
-from examples.chain_indexer.oracle import differences, fold, read_index
+from examples.chain_indexer.oracle import differences, final_chain, fold, read_index
 from tailrace.failpoints import PROJECTION_APPLIED, PROJECTION_COMMITTED
 from tailrace.testkit.demo.display import Display, display_for
 from tailrace.testkit.demo.process import TailraceProcess
 from tailrace.testkit.stack import KafkaBroker, ServerChoice, StackError, wait_until
 from tailrace.testkit.stack.paths import new_run_dir
+from tailrace.testkit.topic_reader import read_all
 
 ROOT = Path(__file__).parents[2]
 GROUP = "chain-indexer.projections"
@@ -92,7 +93,7 @@ class ChainRun:
     def _publish(self, count: int) -> None:
         rollbacks = 0
         for kind, data in self._generator.events(count):
-            headers = [("id", str(uuid.uuid4()).encode()), ("type", kind.encode())]
+            headers: dict[str, str | bytes | None] = {"id": str(uuid.uuid4()), "type": kind}
             self._producer.produce(TOPIC, data.model_dump_json().encode(), b"chain", headers=headers)
             self._published += 1
             rollbacks += kind == "RollBackward"
@@ -113,7 +114,7 @@ class ChainRun:
         return int(found.offset)
 
     def _compare(self) -> int:
-        model, blocks = self._generator.model, self._generator.blocks
+        model, blocks = self._generator.model, final_chain(read_all(self._kafka.bootstrap, [TOPIC]))
         index = asyncio.run(read_index(self._index))
         wrong = differences(index, model)
         folded = asyncio.run(fold(self._folder / "fold", blocks))

@@ -221,6 +221,12 @@ class RocksStore:
     def is_transient(self, error: BaseException) -> bool:
         return isinstance(error, TransactionConflict)
 
+    def another(self) -> RocksStore:
+        """Returns a store of the same folder, for another projection."""
+        return RocksStore(
+            self._path, families=self._families, keep_blocks=self._keep_blocks, undo_family=self._undo_family
+        )
+
     @property
     def _opened(self) -> RocksDatabase:
         if self._database is None:

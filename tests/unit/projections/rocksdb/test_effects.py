@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from helpers.rocks import contents, effects_of, opened
 from helpers.store_scenarios import Boom, in_loop
 from tailrace.errors import ConfigError
-from tailrace.projections.core.store import Partition
+from tailrace.projections.core.store import Partition, ShareableStore
 from tailrace.projections.rocksdb.buffer import WriteBuffer
 from tailrace.projections.rocksdb.database import RocksDatabase, TransactionConflict
 from tailrace.projections.rocksdb.store import RocksStore
@@ -128,6 +128,19 @@ async def test_reading_beside_transactions(tmp_path: Path) -> None:
             assert list(reader.items("a")) == [(b"k", b"1")]
         with pytest.raises(RuntimeError, match="has ended"):
             reader.get("a", b"k")
+
+
+@in_loop
+async def test_two_projections_are_declared_with_one_store(tmp_path: Path) -> None:
+    async with opened(tmp_path, "one") as store:
+        assert isinstance(store, ShareableStore)
+        other = store.another()
+        await other.open("two")
+        async with effects_of(other) as effects:
+            effects.put("a", b"k", b"1")
+        await other.close()
+        with store.reading() as reader:
+            assert reader.get("a", b"k") == b"1"
 
 
 @in_loop
