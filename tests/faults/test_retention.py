@@ -73,6 +73,7 @@ def confirmed_by(shop: Shop, **settings: Any) -> None:
     shop.configure(retention={"confirmations": {"topic": f"{shop.name}.confirmed", "delay": 0, **settings}})
 
 
+@pytest.mark.slow
 def test_rows_are_deleted_by_age_only_if_they_are_published(shop: Shop, tailrace: Tailrace) -> None:
     shop.configure(retention={"after": "90d", "batch_rows": 7})
     refused = tailrace("retention", "plan", shop.file, code=2)

@@ -91,6 +91,7 @@ def consumed(shop: Shop) -> Consumed:
     return Consumed(shop)
 
 
+@pytest.mark.slow
 def test_rows_stay_until_the_projection_has_passed_them(consumed: Consumed) -> None:
     shop = consumed.shop
     shop.start()
@@ -118,6 +119,7 @@ def test_rows_stay_until_the_projection_has_passed_them(consumed: Consumed) -> N
     assert first.isdisjoint(shop.in_outbox())
 
 
+@pytest.mark.slow
 def test_offsets_that_do_not_fit_the_topic(consumed: Consumed) -> None:
     shop = consumed.shop
     shop.start()

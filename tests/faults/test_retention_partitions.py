@@ -64,6 +64,7 @@ def partitions(shop: Shop) -> list[str]:
     return [str(row[0]) for row in found]
 
 
+@pytest.mark.slow
 def test_only_complete_partitions_are_dropped(daily: Shop, tailrace: Tailrace) -> None:
     shop = daily
     connector = shop.start()

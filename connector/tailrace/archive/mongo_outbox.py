@@ -9,7 +9,7 @@ back is identical but new to the pipeline; the change stream shows that.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
@@ -38,19 +38,21 @@ COLLECTION, DOCUMENT = "tailrace_collection", "tailrace_document"
 BYTEA = 17
 DIGEST_BYTES = 16
 
+OnDeleted = Callable[[ClientSession, str, Sequence[bytes]], None]
+"""Called in the transaction of each deletion with its collection and the ids of the deleted documents (BSON)."""
+
 
 class MongoArchiveOutbox:
     """Implements `ArchiveOutbox`."""
 
+    PURPOSE = "archive"
+    INSTEAD = "or archive with --keep. Archived rows are listed, and a later run deletes them"
+    """What else can be done where documents cannot be deleted."""
+
     def __init__(self, options: MongoOptions, pipeline: str) -> None:
-        if options.timestamp is None:
-            raise ConfigError(
-                "the outbox has no field with the time of a document, so old documents cannot be found",
-                remedy="Name the field in outbox.columns.timestamp.",
-            )
         # Another name, so that it is not counted as a connector.
-        self._options = replace(options, app_name=f"{options.app_name} (archive)", create=False, adopt=False)
-        self._timestamp = options.timestamp
+        self._options = replace(options, app_name=f"{options.app_name} ({self.PURPOSE})", create=False, adopt=False)
+        self._timestamp = self._time_field()
         self._client = connect(options.uri, app_name=self._options.app_name, timeout=options.link_timeout)
         self._documents = DocumentConverter.of(options)
         names = [*options.required, *options.optional]
@@ -65,8 +67,9 @@ class MongoArchiveOutbox:
         first page.
         """
 
-    def candidates(self, start: Position, before_ms: int) -> Iterator[Candidate]:
-        source = OldDocuments(self._options, self._timestamp, before_ms)
+    def candidates(self, start: Position, before_ms: int | None, only: Document | None = None) -> Iterator[Candidate]:
+        """`before_ms` None: of any time; `only` is a filter that the documents must match."""
+        source = OldDocuments(self._options, self._timestamp, before_ms, only)
         try:
             source.open(start, lambda _: None)
             while (taken := source.taken()) is not None:
@@ -111,13 +114,19 @@ class MongoArchiveOutbox:
                 done = done.plus(result._replace(deleted=len(same)))
         return done
 
-    def purge(self, columns: Columns, rows: Sequence[ArchivedRow], start: Position) -> PurgeResult:
+    def purge(
+        self,
+        columns: Columns,
+        rows: Sequence[ArchivedRow],
+        start: Position,
+        on_deleted: OnDeleted = lambda *_: None,
+    ) -> PurgeResult:
         self._follow(start)
         done = PurgeResult(0)
         with self._deleting() as session:
             for collection, wanted in _by_collection(columns, rows).items():
                 result = session.with_transaction(
-                    lambda inside, name=collection, those=wanted: self._purged(inside, name, those),  # type: ignore[misc]
+                    lambda inside, name=collection, those=wanted: self._purged(inside, name, those, on_deleted),  # type: ignore[misc]
                     read_concern=ReadConcern("snapshot"),
                     write_concern=WriteConcern("majority"),
                     read_preference=ReadPreference.PRIMARY,
@@ -129,6 +138,14 @@ class MongoArchiveOutbox:
         if self._passed is not None:
             self._passed.close()
         self._client.close()
+
+    def _time_field(self) -> str:
+        if self._options.timestamp is None:
+            raise ConfigError(
+                "the outbox has no field with the time of a document, so old documents cannot be found",
+                remedy="Name the field in outbox.columns.timestamp.",
+            )
+        return self._options.timestamp
 
     def _follow(self, start: Position) -> None:
         """Checks that `start` is a position of this change stream, before anything is deleted."""
@@ -146,8 +163,7 @@ class MongoArchiveOutbox:
             raise AccessRefused(
                 error.what,
                 why=error.why,
-                remedy="Grant the user the action remove on the outbox collections, or archive with --keep. Archived "
-                "rows are listed, and a later run deletes them.",
+                remedy=f"Grant the user the action remove on the outbox collections; {self.INSTEAD}.",
             ) from None
 
     def _oldest_ms(self) -> int | None:
@@ -159,10 +175,13 @@ class MongoArchiveOutbox:
         times = [milliseconds(document.get(self._timestamp)) for document in found if document]
         return min((at_ms for at_ms in times if at_ms is not None), default=None)
 
-    def _purged(self, session: ClientSession, collection: str, wanted: dict[bytes, bytes]) -> PurgeResult:
+    def _purged(
+        self, session: ClientSession, collection: str, wanted: dict[bytes, bytes], on_deleted: OnDeleted
+    ) -> PurgeResult:
         same, result = self._compare(collection, wanted, session)
         if same:
             self._collection(collection).delete_many(_among(same), session=session)
+            on_deleted(session, collection, same)
         return result._replace(deleted=len(same))
 
     def _compare(
@@ -177,7 +196,7 @@ class MongoArchiveOutbox:
         passed = [key for key in same if key not in later]
         return passed, PurgeResult(0, len(found) - len(same), len(same) - len(passed))
 
-    def _fetched(self, taken: list[tuple[str, bytes]], before_ms: int) -> Iterator[Candidate]:
+    def _fetched(self, taken: list[tuple[str, bytes]], before_ms: int | None) -> Iterator[Candidate]:
         """Yields the documents as they are now, without those that are gone."""
         for collection in dict.fromkeys(name for name, _ in taken):
             keys = [key for name, key in taken if name == collection]
@@ -186,8 +205,8 @@ class MongoArchiveOutbox:
             for raw in (found[key] for key in keys if key in found):
                 document = decoded(raw)
                 created_ms = milliseconds(document.get(self._timestamp))
-                if created_ms is not None and created_ms < before_ms:
-                    yield self._candidate(collection, raw, document, created_ms)
+                if before_ms is None or (created_ms is not None and created_ms < before_ms):
+                    yield self._candidate(collection, raw, document, created_ms or 0)
 
     def _candidate(self, collection: str, raw: bytes, document: Document, created_ms: int) -> Candidate:
         row = self._documents.row(document, "", created_ms)

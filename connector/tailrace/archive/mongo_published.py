@@ -20,8 +20,17 @@ PAGE_ROWS, PAGE_BYTES = 1000, 4 << 20
 class _Reader(CollectionReader):
     """Records which documents it has returned."""
 
-    def __init__(self, *arguments: Any, timed_by: str, before_ms: int, **named: Any) -> None:  # noqa: ANN401
+    def __init__(
+        self,
+        *arguments: Any,  # noqa: ANN401
+        timed_by: str,
+        before_ms: int | None,
+        only: Document | None,
+        **named: Any,  # noqa: ANN401
+    ) -> None:
         super().__init__(*arguments, **named)
+        if only is not None:
+            self._selected = {"$and": [self._selected, only]} if self._selected else only
         self._timed_by = timed_by
         self._before_ms = before_ms
         self.taken: list[tuple[str, bytes]] = []
@@ -34,9 +43,10 @@ class _Reader(CollectionReader):
 
     def _row(self, document: Document, key: bytes) -> Row | None:
         # Only by the field: a document without a time there, or with a later one, is not old.
-        when = milliseconds(document.get(self._timed_by))
-        if when is None or when >= self._before_ms:
-            return None
+        if self._before_ms is not None:
+            when = milliseconds(document.get(self._timed_by))
+            if when is None or when >= self._before_ms:
+                return None
         self.taken.append((self._collection, key))
         return super()._row(document, key)
 
@@ -44,10 +54,14 @@ class _Reader(CollectionReader):
 class OldDocuments(MongoSource):
     """The old documents that the pipeline has passed."""
 
-    def __init__(self, options: MongoOptions, timestamp: str, before_ms: int) -> None:
+    def __init__(
+        self, options: MongoOptions, timestamp: str, before_ms: int | None, only: Document | None = None
+    ) -> None:
+        """`before_ms` None: of any time; `only` is a filter that the documents must match."""
         super().__init__(replace(options, start_where=""), wakeup=Wakeup())
         self._timed_by = timestamp
         self._before_ms = before_ms
+        self._only = only
         self._reader: _Reader | None = None
 
     def taken(self) -> list[tuple[str, bytes]] | None:
@@ -73,4 +87,5 @@ class OldDocuments(MongoSource):
             fresh=fresh,
             timed_by=self._timed_by,
             before_ms=self._before_ms,
+            only=self._only,
         )

@@ -26,6 +26,7 @@ from tailrace.retention.run import RetentionPolicy, RetentionReport, RetentionRu
 from tailrace.retention.unstored import UnstoredConfirmations
 from tailrace.sources.mongo.options import MongoOptions
 from tailrace.state import position_history
+from tailrace.worker.options import column_map
 from tailrace.worker.wiring import Wiring
 
 
@@ -46,7 +47,9 @@ def retention_settings(wiring: Wiring) -> RetentionSettings:
 
 def open_outbox(wiring: Wiring) -> RetentionOutbox:
     if isinstance(wiring.database, MongoOptions):
-        raise ConfigError("retention is for Postgres", remedy="Use a TTL index or delete documents yourself.")
+        from tailrace.retention.mongo_outbox import MongoRetentionOutbox  # optional driver
+
+        return MongoRetentionOutbox(wiring.database, wiring.settings.pipeline, column_map(wiring.settings).id)
     return PostgresRetentionOutbox(wiring.database, wiring.settings.pipeline)
 
 

@@ -12,7 +12,9 @@ def purged_by_retention(
 ) -> int:
     """Counts rows that were created on the days of this time (ms)."""
     if isinstance(database, MongoOptions):
-        return 0
+        from tailrace.sources.mongo.purged_documents import purged_documents  # optional driver
+
+        return purged_documents(database, within)
     if database.messages is not None:
         return 0
     with database.connect() as link:
