@@ -115,6 +115,7 @@ def test_rows_are_deleted_by_age_only_if_they_are_published(shop: Shop, tailrace
     assert tailrace("retention", "apply", shop.file)["rows"] == 3
 
 
+@pytest.mark.slow
 def test_confirmed_rows_are_deleted_after_the_delay(shop: Shop, tailrace: Tailrace) -> None:
     confirmed_by(shop, time="at")
     shop.start()
@@ -182,6 +183,7 @@ def test_confirmations_of_blocks_with_a_time(shop: Shop, tailrace: Tailrace) -> 
     assert not shop.in_outbox() & set(events[:2])
 
 
+@pytest.mark.slow
 def test_a_topic_of_confirmations_that_is_missing_or_created_again(shop: Shop, tailrace: Tailrace) -> None:
     confirmed_by(shop)
     shop.start()
@@ -224,6 +226,7 @@ def test_killed_at_every_step(shop: Shop, tailrace: Tailrace, kill: str) -> None
     assert shop.execute("SELECT count(*)::int FROM tailrace_confirmations") == [(0,)]
 
 
+@pytest.mark.slow
 def test_two_runs_at_once_and_a_row_that_is_locked(shop: Shop, tailrace: Tailrace) -> None:
     shop.configure(retention={"after": "90d", "batch_rows": 20})
     shop.start()
@@ -246,6 +249,7 @@ def test_two_runs_at_once_and_a_row_that_is_locked(shop: Shop, tailrace: Tailrac
     assert shop.execute("SELECT sum(rows)::int FROM tailrace_purged") == [(400,)]
 
 
+@pytest.mark.slow
 def test_run_repeats_and_survives_a_restart(shop: Shop, tailrace: Tailrace) -> None:
     confirmed_by(shop, delay=2)
     shop.start()
@@ -268,6 +272,51 @@ def test_run_repeats_and_survives_a_restart(shop: Shop, tailrace: Tailrace) -> N
             running.kill()
 
 
+@pytest.mark.slow
+def test_a_long_transaction_keeps_rows_that_were_written_since(shop: Shop, tailrace: Tailrace) -> None:
+    """Which of them the pipeline has passed cannot be told from their transaction ids."""
+    shop.configure(retention={"after": "90d"})
+    shop.start()
+    before = old_rows(shop, 3)
+    arrived(shop, *before)
+    with psycopg.connect(shop.dsn) as other:
+        other.execute("CREATE TABLE busy ()")
+        since = old_rows(shop, 4)
+        arrived(shop, *since)
+        wait_until(lambda: "a transaction is open" in str(tailrace("retention", "plan", shop.file)["notes"]), 30)
+        applied = tailrace("retention", "apply", shop.file)
+        assert applied["rows"] == 3
+        assert shop.in_outbox() == set(since)
+        assert tailrace("retention", "plan", shop.file)["kept"]["not_published"] == 4
+    settled(shop)
+    assert tailrace("retention", "apply", shop.file)["rows"] == 4
+
+
+@pytest.mark.slow
+def test_parked_rows_stay_and_a_recovery_finds_nothing_missing(shop: Shop, tailrace: Tailrace) -> None:
+    shop.configure(retention={"after": 0}, on_invalid="park")
+    connector = shop.start()
+    good = [shop.insert(VALID, key="good") for _ in range(5)]
+    bad, waiting = shop.insert(INVALID, key="bad"), [shop.insert(VALID, key="bad") for _ in range(2)]
+    arrived(shop, *good)
+    arrived(shop, bad, topic=shop.letters)
+    last = settled(shop)
+    applied = tailrace("retention", "apply", shop.file)
+    assert (applied["kept"]["dead_lettered"], applied["kept"]["parked"]) == (1, 2)
+    assert shop.in_outbox() == {bad, *waiting}
+    assert connector.stop() == 0
+    # The log is lost: nothing that was deleted counts as missed, and what was missed is published once.
+    shop.execute("SELECT pg_drop_replication_slot(%s)", shop.slot)
+    missed = shop.insert(VALID, key="good")
+    planned = tailrace("recover", "plan", shop.file)
+    assert (planned["missed"], planned["undecided"]) == (1, 0)
+    tailrace("recover", "apply", shop.file, "--yes")
+    shop.start()
+    arrived(shop, missed)
+    assert sorted(each.id for each in shop.published()) == sorted([*good, last, missed])
+
+
+@pytest.mark.slow
 def test_dead_letters_that_expire_keep_their_rows(shop: Shop, tailrace: Tailrace) -> None:
     """The topic deletes a dead letter by age: the row is the only copy of its event."""
     shop.configure(retention={"after": "90d"})

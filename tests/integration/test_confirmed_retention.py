@@ -164,6 +164,25 @@ def test_run_ticks_until_it_is_stopped(mirror: Mirror, chain: Chain) -> None:
     assert (thread.is_alive(), errors) == (False, [])
 
 
+def test_a_database_that_was_away(database: str, chain: Chain) -> None:
+    """A session that has ended is an error once; the next tick connects again."""
+    with psycopg.connect(database, autocommit=True) as link:
+        link.execute("CREATE TABLE transactions (id int PRIMARY KEY)")
+        link.execute("INSERT INTO transactions SELECT generate_series(1, 5)")
+        store = PostgresConfirmedStore(database, "public.transactions", "id")
+        retention = chain.retention(store)
+        chain.confirm(1, ["1", "not a number", "2"], confirmed_at=chain.now - DAY)
+        link.execute(
+            "SELECT pg_terminate_backend(pid) FROM pg_stat_activity "
+            "WHERE pid <> pg_backend_pid() AND datname = current_database()"
+        )
+        with pytest.raises(Unavailable):
+            retention.sweep()
+        assert retention.sweep().deleted == 2
+        assert link.execute("SELECT count(*) FROM transactions").fetchall() == [(3,)]
+        store.close()
+
+
 def test_a_topic_that_does_not_exist(mirror: Mirror, kafka: KafkaBroker) -> None:
     with pytest.raises(TopicMissing, match="there is no topic"):
         Chain(kafka).retention(mirror.store()).sweep()

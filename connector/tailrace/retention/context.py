@@ -86,6 +86,7 @@ def retain(
             if not dry_run:
                 raise
             notes.append(f"`retention apply` is refused: {error.what}. {error.remedy}")
+        notes += outbox.hints()
         if not dry_run:
             outbox.state.ensure()
         confirmed: Any = outbox.state

@@ -31,6 +31,9 @@ class MongoRetentionOutbox(MongoArchiveOutbox):
         super().__init__(options, pipeline)
         self.state = MongoState(self._client, options.database, options.collections, id_field, pipeline)
 
+    def hints(self) -> list[str]:
+        return []
+
     def totals(self, before_ms: int | None) -> OutboxTotals:
         rows = old = 0
         with translated_errors("counting documents"):

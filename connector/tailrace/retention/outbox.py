@@ -24,6 +24,9 @@ class RetentionOutbox(Protocol):
     def require_deletable(self) -> None:
         """Raises an error if rows cannot be deleted, or if the pipeline would stop at a deleted row."""
 
+    def hints(self) -> list[str]:
+        """Returns what keeps rows from being deleted, and is none of their own properties."""
+
     def totals(self, before_ms: int | None) -> OutboxTotals: ...
 
     def eligible(

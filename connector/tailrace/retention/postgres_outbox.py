@@ -19,6 +19,10 @@ LOCK_TIMEOUT = "2s"
 """A row that another transaction has locked stays until the next run; writers never wait for longer."""
 
 
+LONG_SECONDS = 5
+"""Age of an open transaction that is reported."""
+
+
 class PostgresRetentionOutbox(PostgresArchiveOutbox):
     """Implements `RetentionOutbox`."""
 
@@ -29,6 +33,21 @@ class PostgresRetentionOutbox(PostgresArchiveOutbox):
         self._link.query(f"SET lock_timeout = '{LOCK_TIMEOUT}'")
         self.state = PostgresState(self._link, options.table, options.id_column, pipeline)
         self.partitions = OutboxPartitions(self._link, options, self.state)
+
+    def hints(self) -> list[str]:
+        """Returns the oldest open transaction: of rows written since then it is not known whether they are passed."""
+        found = self._link.query(
+            "SELECT to_char(since, 'YYYY-MM-DD HH24:MI:SS UTC'), who FROM ("
+            "SELECT xact_start AS since, format('pid %s (%s)', pid, application_name) AS who FROM pg_stat_activity "
+            "WHERE backend_xid IS NOT NULL AND pid <> pg_backend_pid() UNION ALL "
+            "SELECT prepared, format('prepared transaction %s', gid) FROM pg_prepared_xacts) t "
+            "WHERE since < now() - interval '1 second' * $1::int ORDER BY since LIMIT 1",
+            [str(LONG_SECONDS)],
+        )
+        return [
+            f"a transaction is open since {since}, {who}: rows written since then count as not published"
+            for since, who in found
+        ]
 
     def totals(self, before_ms: int | None) -> OutboxTotals:
         when = quote(self._timestamp) if self._timestamp else "NULL::timestamptz"
