@@ -7,6 +7,8 @@ import pytest
 
 from helpers.command import Tailrace
 from helpers.shop import Shop
+from tailrace.retention.postgres_outbox import PostgresRetentionOutbox
+from tailrace.sources.postgres.options import PostgresOptions
 from tailrace.testkit.stack import wait_until
 from tailrace.testkit.topic_reader import header, read_all
 
@@ -96,6 +98,38 @@ def test_only_complete_partitions_are_dropped(daily: Shop, tailrace: Tailrace) -
     assert connector.running
     result = tailrace("verify", shop.file)
     assert (result["clean"], result["only_on_kafka"]) == (True, 20)
+
+
+def test_a_partition_that_was_changed_after_it_was_judged_stays(daily: Shop) -> None:
+    shop = daily
+    events = put(shop, 1, 3)
+    outbox = PostgresRetentionOutbox(
+        PostgresOptions(shop.dsn, "public.outbox", "slot", "publication", timestamp="created_at"), shop.name
+    )
+    try:
+        outbox.state.ensure()
+        outbox.partitions.require_droppable()
+        (first, *others) = outbox.partitions.old(1_600_000_000_000)
+        assert (first.name, [each.name for each in others]) == (
+            "public.outbox_1",
+            ["public.outbox_2", "public.outbox_3"],
+        )
+        for change in (
+            "UPDATE outbox SET aggregateid = 'other' WHERE id = %s",
+            "DELETE FROM outbox WHERE id = %s",
+            "INSERT INTO outbox SELECT gen_random_uuid(), 'order', %s, 'OrderPlaced', '{}', '2020-01-01T12:00Z'",
+        ):
+            judged = outbox.partitions.versions(first)
+            shop.execute(change, events[0])
+            assert not outbox.partitions.drop(first, judged, events, [1, 2, 3])
+        judged = outbox.partitions.versions(first)
+        assert judged.rows == 3
+        assert shop.execute("SELECT count(*) FROM tailrace_purged") == [(0,)]
+        assert outbox.partitions.drop(first, judged, events, [1_577_836_800_000] * 3)
+    finally:
+        outbox.close()
+    assert shop.execute("SELECT day::text, rows::int FROM tailrace_purged") == [("2020-01-01", 3)]
+    assert "outbox_1" not in partitions(shop)
 
 
 def test_a_table_that_is_not_partitioned_by_time(shop: Shop, tailrace: Tailrace) -> None:
