@@ -11,6 +11,7 @@ import psycopg
 import pytest
 from confluent_kafka import Producer, TopicPartition
 
+from faults.test_marks_rows import all_marked, marked  # noqa: F401 - a fixture
 from helpers import warm_processes as warm
 from helpers.command import Tailrace
 from helpers.service import Service
@@ -290,6 +291,24 @@ def test_a_long_transaction_keeps_rows_that_were_written_since(shop: Shop, tailr
         assert tailrace("retention", "plan", shop.file)["kept"]["not_published"] == 4
     settled(shop)
     assert tailrace("retention", "apply", shop.file)["rows"] == 4
+
+
+@pytest.mark.parametrize("marks", ["rows", pytest.param("watermark", marks=pytest.mark.slow)])
+def test_rows_with_delivery_marks(marked: Shop, tailrace: Tailrace, marks: str) -> None:  # noqa: F811
+    """A mark gives a row a new transaction; a row without its mark stays until it has one."""
+    shop = marked
+    shop.configure(marks=marks, retention={"after": 0})
+    connector = shop.start()
+    good, bad = [shop.insert(VALID) for _ in range(5)], shop.insert(INVALID)
+    arrived(shop, *good)
+    arrived(shop, bad, topic=shop.letters)
+    if marks == "rows":
+        all_marked(shop)
+    tailrace("retention", "apply", shop.file)
+    arrived(shop, last := shop.insert(VALID))
+    wait_until(lambda: tailrace("retention", "apply", shop.file) and shop.in_outbox() <= {bad, last}, 60)
+    assert bad in shop.in_outbox()
+    assert connector.stop() == 0, connector.log
 
 
 @pytest.mark.slow
