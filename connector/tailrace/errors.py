@@ -76,6 +76,7 @@
     │   ├── AgentEnded              an agent has returned, and its events are not applied any more
     │   ├── PositionMoved           its offsets were set back while it ran
     │   ├── ProjectionStalled       it has made no progress, or had no partitions, for too long
+    │   ├── RecordDamaged           a record of a topic cannot be read: its checksum or its compression is wrong
     │   ├── StoreInUse              another process has opened the folder of a RocksDB store
     │   ├── StoreFailed             RocksDB cannot open, read or write the folder of a store
     │   ├── BlockOutOfOrder         a block or a rollback does not fit the chain in a RocksDB store
@@ -479,6 +480,10 @@ class PositionMoved(ProjectionError):
 
 
 class ProjectionStalled(ProjectionError):
+    pass
+
+
+class RecordDamaged(ProjectionError):
     pass
 
 

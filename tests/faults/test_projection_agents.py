@@ -30,10 +30,3 @@ def test_an_agent_that_crashes_repeatedly_ends_the_worker(projected: Projected) 
     assert producer.flush(20) == 0
     assert worker.ended() == 3, worker.log
     assert f"AgentCrashed: the agent app_{projected.name}.other crashed 3 times" in worker.log
-
-
-def test_a_table_is_refused_before_anything_is_read(projected: Projected) -> None:
-    projected.configure(more='app.Table("counts", default=int)')
-    worker = projected.start(wait=False)
-    assert worker.ended() == 2, worker.log
-    assert "has the Faust table counts" in worker.log

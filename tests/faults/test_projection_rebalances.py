@@ -50,7 +50,7 @@ SITES = [
     for owner, names in (
         (ConsumerThread, "_on_assign _on_revoke _assign _read _deliver _release _commit"),
         (OffsetCoordinator, "assigned positions revoked"),
-        (EventReader, "_locate _end_reading"),
+        (EventReader, "_locate _stop_workers"),
         (OffsetQueries, "bounds"),
     )
     for name in names.split()

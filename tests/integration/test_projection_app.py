@@ -308,3 +308,31 @@ async def then(event):
     run.start()
     assert run.ended() == 70
     assert "ZeroDivisionError: a bug" in run.log
+
+
+def test_after_an_error_nothing_more_is_delivered(run: AppRun) -> None:
+    """What follows would leave a gap: its offset would be stored."""
+    run.transaction(*map(str, range(200)))
+    run.write(
+        more="""
+from tailrace.projections.reader import consumer_thread
+
+consumer_thread.RECORDS_AT_ONCE, consumer_thread.DELIVERIES = 1, 100
+receive = projection.receive
+
+def fails(partition, messages):
+    if messages[0].offset() == 5 and not Path("failed").exists():
+        Path("failed").touch()
+        raise ZeroDivisionError("a bug")
+    receive(partition, messages)
+
+projection.receive = fails
+"""
+    )
+    run.start()
+    assert run.ended() == 70
+    assert run.applied == [str(number) for number in range(len(run.applied))]
+    assert len(run.applied) <= 5
+    run.start()
+    run.until(lambda: len(run.applied) >= 200, "the last event")
+    assert run.applied == [str(number) for number in range(200)]

@@ -112,6 +112,7 @@ STAYS_FAILED = frozenset(
         "EventNotApplied",
         "PositionMoved",
         "ProjectionStalled",
+        "RecordDamaged",
         "StoreInUse",
         "StoreFailed",
         "BlockOutOfOrder",

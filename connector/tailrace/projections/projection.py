@@ -190,8 +190,9 @@ class Projection:
             offset: int = message.offset()  # type: ignore[assignment]  # a record of a log has one
             if offset < worker.expected:
                 continue
-            headers: Any = message.headers() or ()
+            headers, unreadable = _headers(message)
             event = read_event(partition, offset, message.key(), message.value(), headers, message.timestamp()[1])
+            event.unreadable = unreadable
             event.is_rebuild = self.is_rebuilding
             if event.replay_id is not None:
                 self._warn_of_replay(event.replay_id)
@@ -292,7 +293,7 @@ class Projection:
 
     def reached(self, worker: PartitionWorker) -> int:
         reader = self.app.reader
-        return worker.next if reader is None else reader.reached().get(worker.partition, worker.next)
+        return worker.next if reader is None else reader.reached_of(worker.partition, worker.next)
 
     def pause(self, worker: PartitionWorker) -> None:
         if self.app.reader is not None:
@@ -314,3 +315,12 @@ async def _store_last_offset(worker: PartitionWorker, reached: int) -> None:
             await worker.store_reached(reached)
     except Exception as error:  # noqa: BLE001 - see the docstring
         log.debug("the last offset was not stored: %s", type(error).__name__)
+
+
+def _headers(message: Message) -> tuple[list[tuple[str, bytes | None]], str | None]:
+    """Returns the headers of a record; if the client cannot decode them, none and the reason."""
+    try:
+        found: Any = list(message.headers() or ())
+    except (SystemError, UnicodeDecodeError):
+        return [], "the name of a header is not UTF-8"
+    return found, None

@@ -210,6 +210,12 @@ class BatchRun:
         """Fills in entity and version."""
         if event.id in self._dead_lettered:
             return event  # these functions may be what failed
+        if event.unreadable is not None:
+            raise Rejected(
+                Reason.POISON_MESSAGE,
+                f"the record cannot be read: {event.unreadable}",
+                remedy="Fix the service that wrote it; then have it write the event again.",
+            )
         entity = self._spec.entity(event)
         event.entity = None if entity is None else index_key(str(entity))
         event.version = self._spec.version(event)

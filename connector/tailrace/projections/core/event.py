@@ -43,6 +43,8 @@ class Event:
     version: int | None = None
     is_rebuild: bool = False
     """Whether its projection is being rebuilt."""
+    unreadable: str | None = None
+    """Why its headers are missing, if the record has some that cannot be decoded. Such an event is dead-lettered."""
     header_values: dict[str, bytes | None] = field(default_factory=dict, repr=False, compare=False)
     """The headers by name; if a name repeats, the last one."""
 

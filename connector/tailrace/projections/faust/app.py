@@ -112,10 +112,6 @@ class ProjectionApp(faust.App):
         """Whether agents or tables read topics through Faust's own consumer."""
         return bool(self.tables) or any(isinstance(agent.channel, TopicT) for agent in self.agents.values())
 
-    def reads(self, topic: str) -> bool:
-        """Whether a projection reads this topic."""
-        return any(topic in projection.topics for projection in self.projections)
-
     def events(self, *topics: str, store: ProjectionStore[Any], **settings: Any) -> EventChannel:  # noqa: ANN401
         """Returns the channel of an agent that applies each event of these topics exactly once.
 
@@ -211,8 +207,7 @@ class ProjectionApp(faust.App):
         await self.maintenance.start()
         await super().on_start()
         if self.projections:
-            self.reader = EventReader(self)
-            self.reader.start()
+            self.reader = await EventReader.started(self)
 
     async def on_stop(self) -> None:
         """Ends the reading first: the agents and the producer are still there."""

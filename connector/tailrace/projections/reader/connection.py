@@ -65,6 +65,7 @@ def consumer_config(app: ProjectionApp) -> Config:
         "enable.auto.commit": False,
         "enable.auto.offset.store": False,
         "enable.partition.eof": True,
+        "check.crcs": True,
         # Any other value would silently continue elsewhere when the log no longer has the offset.
         "auto.offset.reset": "error",
         "allow.auto.create.topics": False,

@@ -95,6 +95,7 @@ class ConsumerThread(threading.Thread):
         self._generation = 0
         self._assigned: set[Partition] = set()
         self._held: dict[Partition, KeptRecords] = {}
+        # A token for the login may be asked for in the event loop: it must not create the consumer.
         self._consumer = Consumer({**config, "error_cb": self._on_error})
 
     # Called from the event loop.
@@ -120,7 +121,7 @@ class ConsumerThread(threading.Thread):
 
     def stop(self) -> None:
         """Leaves the group and ends the thread; `join` waits for it."""
-        self._calls.put(self._stop)
+        self._calls.put(self._end)
 
     # Called in this thread.
 
@@ -269,7 +270,7 @@ class ConsumerThread(threading.Thread):
             except KafkaException as error:
                 log.warning("offsets were not committed to Kafka: %s", error.args[0].name())
 
-    def _stop(self) -> None:
+    def _end(self) -> None:
         self._should_stop = True
 
     def _on_error(self, error: KafkaError) -> None:

@@ -69,10 +69,6 @@ class OffsetCoordinator:
     def _readers(self, topic: str) -> list[Projection]:
         return [projection for projection in self._projections if topic in projection.topics]
 
-    def owns(self, topic: str) -> bool:
-        """Whether a projection reads this topic. Faust's acknowledgements mean nothing for such a topic."""
-        return bool(self._readers(topic))
-
     async def positions(self, partitions: Collection[Partition]) -> Mapping[Partition, Sequence[StoredOffset]]:
         """Returns the stored offset of each projection that reads a partition. Nothing is read until it returns.
 
@@ -97,7 +93,6 @@ class OffsetCoordinator:
 
     async def assigned(self, starts: Mapping[Partition, Sequence[int]]) -> None:
         """Starts the workers at these offsets, in the order of `positions`. No record arrives before it returns."""
-        await self.revoked()
         for partition, offsets in starts.items():
             for projection, start in zip(self._readers(partition.topic), offsets, strict=True):
                 projection.start_worker(partition, start, self._furthest[projection.name].get(partition, 0))

@@ -6,29 +6,29 @@ import asyncio
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from confluent_kafka import IsolationLevel, KafkaError, KafkaException, TopicPartition
+from confluent_kafka import IsolationLevel, KafkaException, TopicPartition
 from confluent_kafka.admin import AdminClient, OffsetSpec
 
-from tailrace.errors import KafkaUnavailable
-from tailrace.kafka.client import error_of, translate
+from tailrace.kafka.client import error_of
 from tailrace.projections.core.store import Partition
 from tailrace.projections.reader.offset_coordinator import PartitionBounds
+from tailrace.projections.reader.read_errors import read_error
 
 ASK_SECONDS = 10.0
 EARLIEST: OffsetSpec = OffsetSpec.earliest()  # type: ignore[no-untyped-call]
 LATEST: OffsetSpec = OffsetSpec.latest()  # type: ignore[no-untyped-call]
-MISSING = (KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_TOPIC, KafkaError._UNKNOWN_PARTITION)
 
 
 class OffsetQueries:
     """All methods raise KafkaUnavailable if Kafka does not answer, or does not know a partition (yet)."""
 
-    def __init__(self, config: Mapping[str, Any]) -> None:
+    def __init__(self, config: Mapping[str, Any], group: str) -> None:
         self._admin = AdminClient(dict(config))
+        self._group = group
 
     async def ends(self, topics: Iterable[str]) -> Mapping[Partition, int]:
         """Returns the ends of all partitions of these topics, assigned to this worker or not."""
-        known = (await _asked(asyncio.to_thread(self._admin.list_topics, timeout=ASK_SECONDS))).topics
+        known = (await self._asked(asyncio.to_thread(self._admin.list_topics, timeout=ASK_SECONDS))).topics
         found = [Partition(topic, number) for topic in topics if topic in known for number in known[topic].partitions]
         return await self.ends_of(found)
 
@@ -50,17 +50,15 @@ class OffsetQueries:
             asked, isolation_level=IsolationLevel.READ_COMMITTED, request_timeout=ASK_SECONDS
         )
         return {
-            Partition(each.topic, each.partition): (await _asked(asyncio.wrap_future(answer))).offset
+            Partition(each.topic, each.partition): (await self._asked(asyncio.wrap_future(answer))).offset
             for each, answer in answers.items()
         }
 
-
-async def _asked(answer: Any) -> Any:  # noqa: ANN401 - the driver has no types for it
-    """Awaits an answer of Kafka; raises KafkaUnavailable if there is none, or another of Tailrace's errors."""
-    try:
-        return await answer
-    except KafkaException as error:
-        found = translate(error_of(error), "asking for offsets")
-        if error_of(error).code() in MISSING:
-            raise KafkaUnavailable(found.what, why=found.why, remedy=found.remedy) from None
-        raise found from None
+    async def _asked(self, answer: Any) -> Any:  # noqa: ANN401 - the driver has no types for it
+        """Awaits an answer of Kafka; raises one of Tailrace's errors."""
+        try:
+            return await answer
+        except KafkaException as error:
+            raise read_error(error_of(error), "asking for offsets", self._group) from None
+        finally:
+            self._admin.poll(0)  # it queues its log lines

@@ -15,14 +15,15 @@ from typing import TYPE_CHECKING, Any
 
 from confluent_kafka import KafkaError, KafkaException
 
-from tailrace.errors import ConfigError, KafkaUnavailable, ReadRefused
-from tailrace.kafka.client import error_of, translate
+from tailrace.errors import ConfigError, KafkaUnavailable, RecordDamaged
+from tailrace.kafka.client import error_of
 from tailrace.projections.core.store import Partition
 from tailrace.projections.reader.connection import client_config, consumer_config, group_of
 from tailrace.projections.reader.consumer_thread import ConsumerThread, Records
 from tailrace.projections.reader.offset_coordinator import OffsetCoordinator, PartitionBounds, start_offset
-from tailrace.projections.reader.offset_queries import MISSING, OffsetQueries
+from tailrace.projections.reader.offset_queries import OffsetQueries
 from tailrace.projections.reader.progress import ReadProgress
+from tailrace.projections.reader.read_errors import DAMAGED, MISSING, REFUSALS, read_error
 
 if TYPE_CHECKING:
     from tailrace.projections.faust.app import ProjectionApp
@@ -31,13 +32,6 @@ RETRY_SECONDS = 1.0
 COMMIT_SECONDS = 1.0
 AHEAD_TRIES = 3
 """A new leader may briefly know less than the old one: a stored offset beyond the end is checked again."""
-_REFUSALS = (
-    KafkaError.TOPIC_AUTHORIZATION_FAILED,
-    KafkaError.GROUP_AUTHORIZATION_FAILED,
-    KafkaError.CLUSTER_AUTHORIZATION_FAILED,
-    KafkaError.SASL_AUTHENTICATION_FAILED,
-    KafkaError._AUTHENTICATION,
-)
 
 log = logging.getLogger("tailrace.projections")
 
@@ -49,13 +43,13 @@ class EventReader:
     in the event loop.
     """
 
-    def __init__(self, app: ProjectionApp) -> None:
+    def __init__(self, app: ProjectionApp, loop: asyncio.AbstractEventLoop) -> None:
         self._app = app
         self.records = 0
         """How many records were delivered to projections."""
         self.unsettled_since: float | None = time.monotonic()
         """Since when partitions, or the offsets to start from, are awaited; None while partitions are read."""
-        self._loop = asyncio.get_running_loop()
+        self._loop = loop
         self._generation = 0
         self._progress: dict[Partition, ReadProgress] = {}
         self._holders: dict[Partition, set[object]] = {}
@@ -68,13 +62,23 @@ class EventReader:
         self._stopping = False
         topics = {topic for projection in app.projections for topic in projection.topics}
         try:
-            self.offsets = OffsetQueries(client_config(app))
+            self.offsets = OffsetQueries(client_config(app), group_of(str(app.conf.id)))
             self._thread = ConsumerThread(consumer_config(app), topics, self)
         except KafkaException as error:
             raise ConfigError(
                 f"{app.conf.id}: the Kafka client rejects its settings: {error_of(error).str()}",
                 remedy="Correct `kafka_settings` and the broker settings of the app.",
             ) from None
+
+    @classmethod
+    async def started(cls, app: ProjectionApp) -> EventReader:
+        """Returns a reader that has joined the group.
+
+        It is created in another thread: its clients may ask for a token, which the event loop has to fetch.
+        """
+        reader = await asyncio.to_thread(cls, app, asyncio.get_running_loop())
+        reader.start()
+        return reader
 
     @property
     def coordinator(self) -> OffsetCoordinator:
@@ -91,7 +95,8 @@ class EventReader:
             self._committing.cancel()
         self._thread.stop()
         await asyncio.to_thread(self._thread.join)
-        await self._end_reading()  # if the group has never assigned anything
+        self._invalidate()
+        await self._stop_workers()  # if the group has never assigned anything
 
     # Called by projections.
 
@@ -118,15 +123,17 @@ class EventReader:
         self._loop.call_soon_threadsafe(self._assigned, generation, partitions)
 
     def revoked(self) -> ThreadFuture[Mapping[Partition, int]]:
-        return asyncio.run_coroutine_threadsafe(self._end_reading(), self._loop)
+        # Its first step must run before that of a later assignment, though the event loop may be slow.
+        self._loop.call_soon_threadsafe(self._invalidate)
+        return asyncio.run_coroutine_threadsafe(self._stop_workers(), self._loop)
 
     def deliver(self, generation: int, records: Records, passed: Mapping[Partition, int]) -> None:
         self._loop.call_soon_threadsafe(self._deliver, generation, records, passed)
 
     def failed(self, error: Exception) -> None:
         if isinstance(error, KafkaException):
-            error = translate(error_of(error), "reading topics")
-        self._loop.call_soon_threadsafe(self._app.fail, error)
+            error = read_error(error_of(error), "reading topics", group_of(self._app.conf.id))
+        self._loop.call_soon_threadsafe(self._fail, error)
 
     def report(self, error: KafkaError, partition: Partition | None) -> None:
         self._loop.call_soon_threadsafe(self._report, error, partition)
@@ -142,19 +149,19 @@ class EventReader:
         else:
             self.unsettled_since = None
 
-    async def _end_reading(self) -> Mapping[Partition, int]:
-        """Stops the workers; returns the offsets to commit to Kafka."""
+    def _invalidate(self) -> None:
+        """Ends the assignment: nothing of it is delivered from here on."""
         self.unsettled_since = time.monotonic()
-        self._generation = -1  # nothing is delivered from here on
+        self._generation = -1
         if self._locating is not None:
             self._locating.cancel()
+
+    async def _stop_workers(self) -> Mapping[Partition, int]:
+        """Stops the workers; returns the offsets to commit to Kafka."""
         async with self._changing:
             self._holders.clear()
-            applied = dict(self.coordinator.progress())
+            reached = self._committable(self.coordinator.progress())
             await self.coordinator.revoked()
-            # Workers may have committed something while they stopped, or be gone by now.
-            applied |= self.coordinator.progress()
-            reached = self._committable(applied)
             self._progress.clear()
             self._committed.clear()
         return reached
@@ -213,26 +220,37 @@ class EventReader:
             for partition, end in passed.items():
                 self._progress[partition].passed = max(self._progress[partition].passed, end)
         except Exception as error:  # noqa: BLE001 - ends the worker
-            self._app.fail(error)
+            self._fail(error)
         finally:
             self._thread.delivered()
 
     # Errors.
 
+    def _fail(self, error: BaseException) -> None:
+        """Ends the worker. Nothing more is delivered until then: it could follow a gap."""
+        self._generation = -1
+        self._app.fail(error)
+
     def _report(self, error: KafkaError, partition: Partition | None) -> None:
         code = error.code()
         if code == KafkaError._AUTO_OFFSET_RESET and partition in self._progress:
             self._run(self._check_range(partition), "check range")
-        elif code in _REFUSALS:
-            self._app.fail(
-                ReadRefused(
-                    f"Kafka refuses: {error.name()}",
+        elif code in DAMAGED:
+            where = (
+                f"{partition} from offset {self._progress[partition].passed} on"
+                if partition in self._progress
+                else "a record"
+            )
+            self._fail(
+                RecordDamaged(
+                    f"{where} cannot be read: {error.name()}",
                     why=error.str(),
-                    remedy=f"Allow this user to read the topics and the consumer group {group_of(self._app.conf.id)}.",
+                    remedy="Check the disk of the broker; another replica may have the record. If none has, replay the"
+                    " events from the outbox after `tailrace project APP --reset` behind them.",
                 )
             )
-        elif error.fatal():
-            self._app.fail(translate(error, "reading topics"))
+        elif code in REFUSALS or error.fatal():
+            self._fail(read_error(error, "reading topics", group_of(self._app.conf.id)))
         elif code not in MISSING:  # topics that do not exist yet were reported at the start
             log.debug("Kafka: %s", error.str())
 
@@ -256,6 +274,11 @@ class EventReader:
         """Returns for each partition the offset below which nothing is left to apply."""
         return self._committable(self.coordinator.progress())
 
+    def reached_of(self, partition: Partition, applied: int) -> int:
+        """Returns the same for one partition that is applied up to `applied`."""
+        read = self._progress.get(partition)
+        return applied if read is None else read.committable(applied)
+
     def _committable(self, applied: Mapping[Partition, int]) -> dict[Partition, int]:
         return {each: read.committable(applied.get(each)) for each, read in self._progress.items()}
 
@@ -278,4 +301,4 @@ class EventReader:
     def _ended(self, task: asyncio.Task[None]) -> None:
         self._tasks.discard(task)
         if not task.cancelled() and (error := task.exception()) is not None and not self._stopping:
-            self._app.fail(error)
+            self._fail(error)

@@ -75,8 +75,7 @@ async def _asked(coordinator: OffsetCoordinator) -> object:
     return await coordinator.positions([])
 
 
-def test_an_app_without_projections_owns_nothing() -> None:
+def test_an_app_without_projections_has_no_positions() -> None:
     coordinator = OffsetCoordinator([])
-    assert not coordinator.owns("orders")
     assert asyncio.run(_asked(coordinator)) == {}
     assert coordinator.progress() == {}
