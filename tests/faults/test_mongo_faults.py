@@ -191,7 +191,8 @@ def test_changes_that_are_too_large_stop_the_pipeline(users: Users) -> None:
     assert [seen.id for seen in users.published()] == [before], connector.log
     users.start("--adopt")
     wait_until(lambda: after in {seen.id for seen in users.published()}, 60, what=f"it:\n{users.connectors[-1].log}")
-    assert [seen.id for seen in users.published()] == [before, after]
+    # They may be in different partitions.
+    assert sorted(seen.id for seen in users.published()) == sorted([before, after])
 
 
 POISON = "poison_message"
