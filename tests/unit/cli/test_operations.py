@@ -17,6 +17,7 @@ NOT_OFFERED = {
     "schemas models": "it writes a file for developers",
     "schemas asyncapi": "it writes a document for developers",
     "archive write": "it is run by a timer, with access to the archive",
+    "archive expire": "it is run by a timer, with access to the archive",
 }
 
 
