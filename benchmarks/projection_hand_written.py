@@ -84,7 +84,7 @@ def apply(connection: psycopg.Connection[Any], messages: list[Message]) -> int:
     for message in messages:
         if (error := message.error()) is not None:
             raise KafkaException(error)
-        headers = dict(message.headers() or ())
+        headers: dict[str, Any] = dict(message.headers() or ())
         offsets[message.topic(), message.partition()] = (message.offset() or 0) + 1
         if headers["type"] in HANDLED:
             events[headers["id"].decode()] = message
