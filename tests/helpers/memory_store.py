@@ -299,11 +299,11 @@ class MemoryStore:
     async def furthest(self) -> dict[Partition, int]:
         return dict(self.records.furthest)
 
-    async def reset(self, offsets: Mapping[Partition, int | None]) -> None:
+    async def reset(self, offsets: Mapping[Partition, int | None], *, only_missing: bool = False) -> None:
         for partition, offset in offsets.items():
             if offset is None:
                 self.records.offsets.pop(partition, None)
-            else:
+            elif not only_missing or partition not in self.records.offsets:
                 self.records.offsets[partition] = offset
 
     async def horizon(self) -> int:

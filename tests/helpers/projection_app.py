@@ -69,6 +69,10 @@ class FileStore:
     async def furthest(self):
         return {}
 
+    async def reset(self, offsets, *, only_missing):
+        for partition, offset in offsets.items():
+            self.next.setdefault(partition, offset)
+
     async def horizon(self):
         return 0
 

@@ -358,6 +358,14 @@ class PositionContract(StoreTests):
             assert await mark(store, marker("a")) == set()
 
     @in_loop
+    async def test_missing_offsets_are_set_without_changing_the_others(self, stores: Stores) -> None:
+        async with opened(stores) as store:
+            await store.reset({P0: 7, P1: 8})
+            await store.reset({P1: None})
+            await store.reset({P0: 1, P1: 2, Partition("returns", 3): 3}, only_missing=True)
+            assert await store.positions() == {P0: 7, P1: 2, Partition("returns", 3): 3}
+
+    @in_loop
     async def test_two_projections_are_independent(self, stores: Stores) -> None:
         async with opened(stores, "orders") as one, opened(stores, "orders-2") as two:
             async with one.transaction(P0) as transaction:

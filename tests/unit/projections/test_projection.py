@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import subprocess
 import sys
+from collections.abc import Collection
 from typing import Any
 
 import pytest
@@ -112,6 +113,28 @@ def test_the_tester_applies_events_as_a_worker_does() -> None:
             assert dict(tester.outcomes) == {"applied": 2, "duplicate": 1, "stale": 1, "dead": 2, "skipped": 1}
             async with tester.effects() as effects:
                 assert (await effects.fetch_one("totals", {"key": "o-1"}))["amount"] == 7
+
+    asyncio.run(scenario())
+
+
+def test_all_partitions_of_a_new_topic_start_with_the_latest_at_once() -> None:
+    """Otherwise a second worker would take its partitions for added ones, and read them from their beginning."""
+
+    async def scenario() -> None:
+        asked: list[list[str]] = []
+
+        async def ends(topics: Collection[str]) -> dict[Partition, int]:
+            asked.append(list(topics))
+            return {P0: 12, P1: 5} if topics else {}
+
+        one = make(name="one", start="latest")
+        coordinator = OffsetCoordinator([one, make(name="two", start="earliest")])
+        await coordinator.store_latest(ends)
+        assert (await coordinator.positions([P1]))[P1] == [StoredOffset(5, "earliest"), StoredOffset(None, "earliest")]
+        await one.store.reset({P0: 20})
+        await coordinator.store_latest(ends)
+        assert await one.store.positions() == {P0: 20, P1: 5}
+        assert asked == [["orders"], []]
 
     asyncio.run(scenario())
 

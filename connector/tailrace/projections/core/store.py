@@ -163,8 +163,11 @@ class ProjectionStore(Protocol[Effects_co]):
     async def furthest(self) -> dict[Partition, int]:
         """Returns the highest next offset that each partition ever had: lower offsets have been read before."""
 
-    async def reset(self, offsets: Mapping[Partition, int | None]) -> None:
-        """Sets next offsets (None removes one), all or none. For operators; markers stay."""
+    async def reset(self, offsets: Mapping[Partition, int | None], *, only_missing: bool = False) -> None:
+        """Sets next offsets (None removes one), all or none; markers stay.
+
+        `only_missing` leaves partitions that have a next offset as they are.
+        """
 
     async def horizon(self) -> int:
         """Returns the time (Unix milliseconds) before which markers may be gone; 0 if none was ever pruned."""

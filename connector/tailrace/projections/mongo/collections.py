@@ -154,14 +154,15 @@ class ConnectedStore:
         """Creates missing collections."""
         raise NotImplementedError
 
-    async def reset(self, offsets: Mapping[Partition, int | None]) -> None:
+    async def reset(self, offsets: Mapping[Partition, int | None], *, only_missing: bool = False) -> None:
         """Sets or removes next offsets, all or none; waits for transactions that are about to store theirs."""
         collection = kit_collection(self._database, OFFSETS)
 
         async def set_all(session: AsyncClientSession) -> None:
             for partition, offset in offsets.items():
                 key = {"_id": offset_id(self._name, partition)}
-                change = {"$unset": {"next_offset": ""}} if offset is None else {"$set": {"next_offset": offset}}
+                stored = {"$ifNull": ["$next_offset", offset]} if only_missing else offset
+                change = [{"$unset": "next_offset"} if offset is None else {"$set": {"next_offset": stored}}]
                 found = await collection.find_one_and_update(key, change, upsert=offset is not None, session=session)
                 if found is not None and CLOSED in found:
                     raise swapping()

@@ -27,9 +27,10 @@ from tailrace.projections.postgres.transaction import PostgresTransaction, horiz
 from tailrace.projections.postgres.values import array, numbers
 
 _RESET = """
-    INSERT INTO tailrace_offsets (projection, topic, partition, next_offset)
+    INSERT INTO tailrace_offsets AS known (projection, topic, partition, next_offset)
     SELECT %s, u.* FROM unnest(%s::text[], %s::integer[], %s::bigint[]) AS u
     ON CONFLICT (projection, topic, partition) DO UPDATE SET next_offset = EXCLUDED.next_offset, updated_at = now()
+    WHERE NOT %s OR known.next_offset IS NULL
 """
 # A marker that is locked by a transaction is left for the next time.
 _PRUNE = """
@@ -123,7 +124,7 @@ class PostgresStore:
         async with self._session() as session:
             return await stored_offsets(session, self._opened, column="furthest")
 
-    async def reset(self, offsets: Mapping[Partition, int | None]) -> None:
+    async def reset(self, offsets: Mapping[Partition, int | None], *, only_missing: bool = False) -> None:
         partitions = sorted(offsets)
         columns = [
             array([each.topic for each in partitions]),
@@ -131,7 +132,7 @@ class PostgresStore:
             numbers([offsets[each] for each in partitions]),
         ]
         async with self._session() as session:
-            await session.execute(_RESET, [self._opened, *columns])
+            await session.execute(_RESET, [self._opened, *columns, only_missing])
 
     async def horizon(self) -> int:
         async with self._session() as session:

@@ -7,7 +7,8 @@ delete events that are not applied yet, and a topic may be deleted and re-create
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from tailrace.errors import EventsLost, TopicReplaced
@@ -17,6 +18,8 @@ if TYPE_CHECKING:
     from tailrace.projections.projection import Projection
 
 Start = Literal["earliest", "latest"]
+Ends = Callable[[Collection[str]], Awaitable[Mapping[Partition, int]]]
+"""Returns the ends of all partitions of topics."""
 
 
 class StoredOffset(NamedTuple):
@@ -68,6 +71,21 @@ class OffsetCoordinator:
 
     def _readers(self, topic: str) -> list[Projection]:
         return [projection for projection in self._projections if topic in projection.topics]
+
+    async def store_latest(self, ends: Ends) -> None:
+        """Stores where projections with `start="latest"` begin, of topics that they have never read.
+
+        It stores all partitions of a topic at once, also those of other workers: from then on a partition without an
+        offset was added to the topic, and is read from its beginning.
+        """
+        for projection in self._projections:
+            if projection.start != "latest":
+                continue
+            await projection.open()
+            known = {partition.topic for partition in await projection.retry_store(projection.store.positions)}
+            found = await ends([topic for topic in projection.topics if topic not in known])
+            if found:
+                await projection.retry_store(partial(projection.store.reset, found, only_missing=True))
 
     async def positions(self, partitions: Collection[Partition]) -> Mapping[Partition, Sequence[StoredOffset]]:
         """Returns the stored offset of each projection that reads a partition. Nothing is read until it returns.

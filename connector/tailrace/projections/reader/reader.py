@@ -169,6 +169,7 @@ class EventReader:
     async def _locate(self, generation: int, partitions: Collection[Partition]) -> None:
         """Finds where to start, starts the workers, and has the partitions read."""
         async with self._changing:
+            await self.coordinator.store_latest(self._ends)
             offsets = await self.coordinator.positions(partitions)
             highest = {
                 partition: max((each.stored for each in found if each.stored is not None), default=None)
@@ -188,6 +189,16 @@ class EventReader:
             self.unsettled_since = None
         topics = {partition.topic for partition in partitions}
         log.info("reading", extra={"fields": {"partitions": len(partitions), "topics": len(topics)}})
+
+    async def _ends(self, topics: Collection[str]) -> Mapping[Partition, int]:
+        """Returns the ends of all partitions of topics, as soon as Kafka answers."""
+        while topics:
+            try:
+                return await self.offsets.ends(topics)
+            except KafkaUnavailable as error:
+                log.warning("waiting for Kafka to return the ends of the topics: %s", error.what)
+            await asyncio.sleep(RETRY_SECONDS)
+        return {}
 
     async def _bounds(self, stored: Mapping[Partition, int | None]) -> Mapping[Partition, PartitionBounds]:
         tries = 0

@@ -182,10 +182,12 @@ class RocksStore:
         keys = self._keys
         return {keys.partition(key): decode_offset(value) for key, value in buffer.items(KIT, keys.offsets)}
 
-    async def reset(self, offsets: Mapping[Partition, int | None]) -> None:
+    async def reset(self, offsets: Mapping[Partition, int | None], *, only_missing: bool = False) -> None:
         with self._buffer() as buffer:
             known = self._offsets(buffer)
             for partition, offset in offsets.items():
+                if only_missing and partition in known and known[partition].next is not None:
+                    continue
                 furthest = known[partition].furthest if partition in known else 0
                 stored = OffsetRecord(offset, max(furthest, offset or 0))
                 buffer.put(KIT, self._keys.offset(partition), encode(stored))
