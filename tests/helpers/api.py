@@ -15,7 +15,7 @@ from tailrace.testkit.stack import wait_until
 
 VOLATILE = {
     "seconds", "lag_bytes", "lag_seconds", "clock_ahead_seconds", "at_ms", "noted_ms", "position", "stored", "offsets",
-    "slot", "oplog", "found",
+    "slot", "oplog", "found", "passed",
 }  # fmt: skip
 """Fields that change from one call to the next."""
 
