@@ -8,7 +8,7 @@ FETCHED := $(VENV)/.fetched
 COMPILED := $(VENV)/.compiled
 OLDEST := .venv-oldest
 PYTEST := PYTHONDONTWRITEBYTECODE= PYTHONPYCACHEPREFIX=$(CURDIR)/.pytest_cache/bytecode $(BIN)/python -m pytest
-JOBS   ?= 8
+JOBS   ?= 10
 # Both distributions of this repository: neither is taken from a package index.
 TREE   := -e ./distributions/outbox -e '.[dev]'
 
