@@ -35,7 +35,9 @@ def client_config(app: ProjectionApp) -> Config:
     """Returns the settings of every client: addresses, credentials, and what the user gave as `kafka_settings`."""
     conf = app.conf
     return {
-        "topic.metadata.refresh.interval.ms": conf.consumer_metadata_max_age_ms,
+        # New partitions are noticed when the client's cache of metadata expires, by default after three refreshes.
+        "topic.metadata.refresh.interval.ms": conf.consumer_metadata_max_age_ms // 3,
+        "metadata.max.age.ms": conf.consumer_metadata_max_age_ms,
         "reconnect.backoff.max.ms": 2_000,
         "socket.connection.setup.timeout.ms": 10_000,
         **_security(app),
