@@ -71,8 +71,8 @@ with a bare Faust worker that only counts. Median of {projection_rounds} rounds 
 
 Batched, a projection is faster than bare Faust because its records are read by confluent-kafka and do not go through
 Faust's streams. The hand-written consumer does the same job with a table of processed events and no more: no retries,
-dead letters, versions, pruning or metrics. An agent that takes batches is as fast as a projection. One transaction per
-event (`once()` per event) waits for the disk each time. A handler that awaits its own statement for each event ("own
+dead letters, versions, pruning or metrics. One transaction per event (`once()` per event) waits for the disk each time;
+an agent that takes batches does not. A handler that awaits its own statement for each event ("own
 SQL") is slower: use `effects.upsert` where you can.
 
 ## Verify

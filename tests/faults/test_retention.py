@@ -275,7 +275,7 @@ def test_run_repeats_and_survives_a_restart(shop: Shop, tailrace: Tailrace) -> N
 
 @pytest.mark.slow
 def test_a_long_transaction_keeps_rows_that_were_written_since(shop: Shop, tailrace: Tailrace) -> None:
-    """Which of them the pipeline has passed cannot be told from their transaction ids."""
+    """Their transaction ids do not show which of them the pipeline has passed."""
     shop.configure(retention={"after": "90d"})
     shop.start()
     before = old_rows(shop, 3)

@@ -90,7 +90,7 @@ def test_only_complete_partitions_are_dropped(daily: Shop, tailrace: Tailrace) -
     with psycopg.connect(shop.dsn) as other:
         other.execute("UPDATE outbox SET aggregateid = 'k' WHERE id = %s", (first[0],))
         # Before the pipeline's stored position has passed that write, the rows are not judged at all.
-        wait_until(lambda: kept_locked(tailrace("retention", "apply", shop.file)) == 20, 60, what="the judgement")
+        wait_until(lambda: kept_locked(tailrace("retention", "apply", shop.file)) == 20, 60, what="the lock")
     assert len(partitions(shop)) == 5
     applied = tailrace("retention", "apply", shop.file)
     # The changed row has a new transaction, which the pipeline has passed only later.

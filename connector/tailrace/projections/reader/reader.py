@@ -72,7 +72,7 @@ class EventReader:
 
     @classmethod
     async def started(cls, app: ProjectionApp) -> EventReader:
-        """Returns a reader that has joined the group.
+        """Returns a reader that has begun to join the group.
 
         It is created in another thread: its clients may ask for a token, which the event loop has to fetch.
         """
@@ -257,7 +257,7 @@ class EventReader:
                     f"{where} cannot be read: {error.name()}",
                     why=error.str(),
                     remedy="Check the disk of the broker; another replica may have the record. If none has, replay the"
-                    " events from the outbox after `tailrace project APP --reset` behind them.",
+                    " events from the outbox after `tailrace project APP --reset TIME` behind them.",
                 )
             )
         elif code in REFUSALS or error.fatal():
