@@ -14,7 +14,7 @@ COPY schemas schemas
 COPY topics topics
 # Wheels only, except for our own two distributions: nothing is compiled.
 RUN /opt/tailrace/bin/pip install --only-binary=:all: --no-binary=tailrace,tailrace-outbox -c constraints.txt \
-        ./distributions/outbox '.[mongo,registry,http,faust,archive]' \
+        ./distributions/outbox '.[mongo,registry,http,faust,rocksdb,archive]' \
     && /opt/tailrace/bin/pip check \
     && /opt/tailrace/bin/pip uninstall --yes pip setuptools \
     && /opt/tailrace/bin/python -m compileall -q /opt/tailrace/lib

@@ -8,11 +8,13 @@ import signal
 import stat
 import sys
 from collections.abc import Callable
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
 from confluent_kafka import Message, Producer
+from confluent_kafka.admin import ConfigResource, ResourceType
 
 from helpers import warm_processes as warm
 from helpers.shop import SCHEMA, Shop
@@ -382,6 +384,17 @@ def test_a_missing_topic_is_created_or_rejected_as_the_pipeline_does(shop: Shop,
     (message,) = read_all(shop.kafka.bootstrap, [f"{shop.name}.new.order"])
     assert header(message, "id") == event
     assert len(shop.kafka.admin().list_topics(timeout=10).topics[f"{shop.name}.new.order"].partitions) == 2
+
+
+def test_dead_letters_are_kept_for_the_configured_days(shop: Shop, dlq: Dlq) -> None:
+    shop.configure(dead_letters={"retention_days": 30})
+    shop.start()
+    wait_for_letters(shop, shop.insert(INVALID))
+    resource = ConfigResource(ResourceType.TOPIC, shop.letters)
+    admin = shop.kafka.admin()
+    config = admin.describe_configs([resource])[resource].result(timeout=30)
+    days = timedelta(milliseconds=int(config["retention.ms"].value)).days
+    assert (days, config["cleanup.policy"].value) == (30, "delete")
 
 
 def test_a_resolutions_topic_that_could_lose_records_is_rejected(
