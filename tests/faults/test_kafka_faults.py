@@ -2,37 +2,17 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from helpers.broken_kafka import HASTY, IMPATIENT, read_only
+from helpers.broken_kafka import HASTY, IMPATIENT, Hesitation, read_only
 from helpers.shop import Shop, close_shop, open_shop
 from helpers.tcp_proxy import TcpProxy
 from tailrace.kafka.publisher import COMMIT_TIMEOUT
 from tailrace.testkit.stack import KafkaBroker, PostgresServer, ServerChoice, wait_until
 from tailrace.testkit.workload.orders import Mix
-
-# Waits when everything is sent and nothing is committed, until the test lets it continue.
-HESITATES = """
-import os
-from tailrace.kafka.publisher import Publisher
-left = 3
-finish = Publisher._finish
-def hesitate(self, step):
-    global left
-    left -= 1
-    if left == 0:
-        self._producer.flush(10)
-        open(os.environ["SENT"], "w").close()
-        open(os.environ["GO"]).close()  # a named pipe: waits until the test opens its other end
-    finish(self, step)
-Publisher._finish = hesitate
-from tailrace.cli import main
-main()
-"""
 
 
 @pytest.fixture(scope="module")
@@ -96,16 +76,14 @@ def test_cut_off_until_the_transaction_has_timed_out(postgres: PostgresServer, t
         shop = open_shop(postgres, broker, tmp_path)
         try:
             shop.configure(kafka={"settings": IMPATIENT})
-            script, sent, go = (tmp_path / name for name in ("hesitates.py", "sent", "go"))
-            script.write_text(HESITATES)
-            os.mkfifo(go)
-            connector = shop.start(program=[str(script)], SENT=str(sent), GO=str(go))
+            hesitation = Hesitation(shop)
+            connector = hesitation.connector
             shop.writer().transaction(rollback=False)
-            wait_until(sent.exists, 60, what=f"a batch to be sent; log:\n{connector.log}")
+            hesitation.wait_until_sent()
             proxy.refuse()
             proxy.cut()
             assert shop.undecided()
-            go.open("w").close()
+            hesitation.commit()
             wait_until(lambda: not shop.undecided(), 60, what="Kafka to end the transaction")
             proxy.accept()
             verdict = shop.caught_up()

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 from confluent_kafka.admin import (
     AclBinding,
@@ -45,6 +47,44 @@ Publisher._finish, Publisher._publish = sleep, look
 from tailrace.cli import main
 main()
 """
+
+
+# Waits when everything is sent and nothing is committed, until the test lets it continue.
+HESITATES = """
+import os
+from tailrace.kafka.publisher import Publisher
+left = 3
+finish = Publisher._finish
+def hesitate(self, step):
+    global left
+    left -= 1
+    if left == 0:
+        self._producer.flush(10)
+        open(os.environ["SENT"], "w").close()
+        open(os.environ["GO"]).close()  # a named pipe: waits until the test opens its other end
+    finish(self, step)
+Publisher._finish = hesitate
+from tailrace.cli import main
+main()
+"""
+
+
+class Hesitation:
+    """A connector that waits when its third batch is on the broker and not committed, until `commit`."""
+
+    def __init__(self, service: Service, **start: Any) -> None:
+        script, self._sent, self._go = (service.folder / name for name in ("hesitates.py", "sent", "go"))
+        script.write_text(HESITATES)
+        os.mkfifo(self._go)
+        self.connector = service.start(program=[str(script)], SENT=str(self._sent), GO=str(self._go), **start)
+
+    def wait_until_sent(self) -> None:
+        log = self.connector.log
+        wait_until(lambda: self._sent.exists() or not self.connector.running, 60, what=f"a batch to be sent:\n{log}")
+        assert self._sent.exists(), self.connector.log
+
+    def commit(self) -> None:
+        self._go.open("w").close()
 
 
 def is_stopped(connector: Connector) -> bool:

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from helpers.broken_kafka import Hesitation
 from helpers.command import read_status, wait_for_state
 from helpers.shop import Shop
 from tailrace.cli import main
@@ -76,24 +77,22 @@ def test_failed(shop: Shop, status: Status) -> None:
 
 
 def test_reading_the_table_is_running_although_the_slot_is_unused(shop: Shop, status: Status) -> None:
-    """Small batches make the reading long enough for many requests."""
     shop.configure(source={"start": "beginning"}, limits={"batch_records": 10})
     shop.execute(
         "INSERT INTO outbox (id, aggregatetype, aggregateid, type, payload) "
         f"SELECT gen_random_uuid(), 'order', 'k', 'OrderPlaced', '{VALID}' FROM generate_series(1, 2000)"
     )
-    connector = shop.start(wait=False)
-    seen: list[str] = []
-
-    def streaming() -> bool:
-        health = status()
-        if health["state"] == "RUNNING" and health["slot"]["active_pid"] is None:
-            assert "reading the table" in health["position"]
-            seen.append(health["detail"])
-        return bool(health["state"] == "RUNNING" and health["slot"]["active_pid"])
-
-    wait_until(streaming, 60, what=f"the end of the table; the log:\n{connector.log}")
-    assert set(seen) == {"reading the rows that existed before the first start"}
+    hesitation = Hesitation(shop, wait=False)
+    hesitation.wait_until_sent()
+    reading = wait_for_state(status, "RUNNING")
+    assert (reading["detail"], reading["slot"]["active_pid"]) == (
+        "reading the rows that existed before the first start",
+        None,
+    )
+    assert "reading the table" in reading["position"]
+    hesitation.commit()
+    wait_until(lambda: status()["slot"]["active_pid"] is not None, 60, what="the end of the table")
+    assert status()["state"] == "RUNNING"
 
 
 def test_the_lag_grows_while_it_is_down_and_then_disappears(shop: Shop, status: Status) -> None:
