@@ -13,7 +13,7 @@ JOBS   ?= 10
 TREE   := -e ./distributions/outbox -e '.[dev]'
 
 .DEFAULT_GOAL := help
-.PHONY: help demo examples test test-slow test-oldest test-all check format docs manifests tutorial compose-test bench clean
+.PHONY: help demo examples test test-slow test-oldest test-all faults check format docs manifests tutorial compose-test bench clean
 
 help: ## Show this help
 	@awk 'BEGIN {FS = ":.*## "; print "Tailrace: outbox tables to Kafka, exactly once and in order.\n"} \
@@ -73,6 +73,9 @@ test-oldest: $(OLDEST)/.ready $(FETCHED) ## Run the unit tests on the oldest sup
 	@$(OLDEST)/bin/python -m pytest -q -n auto -p no:cacheprovider --hypothesis-profile=thorough tests/unit $(ARGS)
 
 test-all: test test-slow test-oldest ## Run all of these tests
+
+faults: $(COMPILED) ## Run the fault matrix and print a verdict for each fault; ROWS=44,45 for a part
+	@$(BIN)/python -m tools.faults --jobs $(JOBS) --rows "$(ROWS)"
 
 check: $(READY) ## Lint, check types and import rules; CI runs it before the tests
 	@$(BIN)/ruff check .
