@@ -13,7 +13,7 @@ JOBS   ?= 10
 TREE   := -e ./distributions/outbox -e '.[dev]'
 
 .DEFAULT_GOAL := help
-.PHONY: help demo examples test test-slow test-oldest test-all faults check format docs manifests tutorial compose-test bench clean
+.PHONY: help demo examples test test-slow test-oldest test-all faults mutants check format docs manifests tutorial compose-test bench clean
 
 help: ## Show this help
 	@awk 'BEGIN {FS = ":.*## "; print "Tailrace: outbox tables to Kafka, exactly once and in order.\n"} \
@@ -76,6 +76,10 @@ test-all: test test-slow test-oldest ## Run all of these tests
 
 faults: $(COMPILED) ## Run the fault matrix and print a verdict for each fault; ROWS=44,45 for a part
 	@$(BIN)/python -m tools.faults --jobs $(JOBS) --rows "$(ROWS)"
+
+mutants: $(COMPILED) ## Break a rule of the connector or of projections on purpose: the tests must notice each of them
+	@$(PYTEST) -v -n $(JOBS) --dist load tests/faults/test_mutations.py tests/faults/test_mongo_mutations.py \
+		tests/faults/test_projection_mutations.py tests/faults/test_agent_mutations.py
 
 check: $(READY) ## Lint, check types and import rules; CI runs it before the tests
 	@$(BIN)/ruff check .

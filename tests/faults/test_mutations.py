@@ -15,7 +15,7 @@ import pytest
 
 from helpers.shop import Connector, Shop
 from tailrace import failpoints
-from tailrace.testkit.oracle import check_delivery
+from tailrace.testkit.oracle import OracleVerdict, check_delivery
 from tailrace.testkit.stack import wait_until
 from tailrace.testkit.topic_reader import consumed_records, read_all
 from tailrace.testkit.workload.orders import Mix
@@ -99,6 +99,31 @@ Publisher._publish = publish
 DROP_REJECTED = """
 from tailrace.pipeline.processor import EventProcessor
 EventProcessor._reject = lambda self, *given: None
+"""
+
+SKIP_BY_LSN = """
+from tailrace.sources.postgres.transactions import ALL_ROWS, Transactions
+begin = Transactions._begin
+def by_lsn(self, message):
+    cut = self._skip
+    begin(self, message)
+    if cut is not None and message.final_lsn == cut.commit_lsn:
+        self._to_skip, self._skip = ALL_ROWS, None  # all rows of a transaction have the same LSN
+Transactions._begin = by_lsn
+"""
+DROP_IF_FULL = """
+from tailrace.kafka.publisher import Publisher
+produce = Publisher._produce
+def drop(self, records):
+    for record in records:
+        if record.topic == self._options.offsets_topic:
+            produce(self, [record])
+            continue
+        try:
+            self._producer.produce(record.topic, record.value, record.key, headers=record.headers)
+        except BufferError:
+            pass
+Publisher._produce = drop
 """
 
 
@@ -240,3 +265,33 @@ def test_dropping_an_invalid_event_is_detected(shop: Shop, mutation: str, green:
     verdict = shop.verdict()
     assert verdict.ok is green, verdict
     assert verdict.missing == ([] if green else [bad[0].id])
+
+
+@pytest.mark.parametrize(("mutation", "green"), [("", True), (SKIP_BY_LSN, False)], ids=["sound", "skip by LSN"])
+def test_skipping_rows_by_their_lsn_is_detected(shop: Shop, mutation: str, green: bool) -> None:
+    """Killed with a position inside a transaction, whose first rows are published."""
+    prepared(shop)
+    assert shop.start(kill=f"{failpoints.AFTER_COMMIT}:4").ended() == -signal.SIGKILL
+    assert shop.positions()[-1].cut is not None
+    shop.start(program=program(shop.folder, mutation))
+    verdict = after_everything_is_confirmed(shop)
+    assert verdict.ok is green, verdict
+    assert bool(verdict.missing) is not green
+
+
+@pytest.mark.parametrize(("mutation", "green"), [("", True), (DROP_IF_FULL, False)], ids=["sound", "drop if full"])
+def test_dropping_records_that_find_no_room_is_detected(shop: Shop, mutation: str, green: bool) -> None:
+    """The queue of the producer is smaller than a batch."""
+    shop.configure(kafka={"settings": {"queue.buffering.max.messages": 3}})
+    prepared(shop)
+    shop.start(program=program(shop.folder, mutation))
+    verdict = after_everything_is_confirmed(shop)
+    assert verdict.ok is green, verdict
+    assert bool(verdict.missing) is not green
+
+
+def after_everything_is_confirmed(shop: Shop) -> OracleVerdict:
+    """Returns the verdict when the pipeline has confirmed all that is written now, published or not."""
+    [(written,)] = shop.execute("SELECT pg_current_wal_insert_lsn() - '0/0'")
+    wait_until(lambda: (shop.confirmed_lsn() or 0) >= int(written), 60, what="all positions to be confirmed")
+    return shop.verdict()
