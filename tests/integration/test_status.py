@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 
-from helpers.broken_kafka import Hesitation
 from helpers.command import read_status, wait_for_state
 from helpers.shop import Shop
 from tailrace.cli import main
@@ -76,23 +75,39 @@ def test_failed(shop: Shop, status: Status) -> None:
     assert health["slot"] is None
 
 
+# Publishes slowly until the test has seen what it waits for.
+SLOW = """
+import os, time
+from tailrace.kafka.publisher import Publisher
+publish = Publisher._publish
+def slowly(self, batch):
+    if not os.path.exists(os.environ["SEEN"]):
+        time.sleep(0.1)
+    publish(self, batch)
+Publisher._publish = slowly
+from tailrace.cli import main
+main()
+"""
+
+
 def test_reading_the_table_is_running_although_the_slot_is_unused(shop: Shop, status: Status) -> None:
     shop.configure(source={"start": "beginning"}, limits={"batch_records": 10})
     shop.execute(
         "INSERT INTO outbox (id, aggregatetype, aggregateid, type, payload) "
-        f"SELECT gen_random_uuid(), 'order', 'k', 'OrderPlaced', '{VALID}' FROM generate_series(1, 2000)"
+        f"SELECT gen_random_uuid(), 'order', 'k', 'OrderPlaced', '{VALID}' FROM generate_series(1, 5000)"
     )
-    hesitation = Hesitation(shop, wait=False)
-    hesitation.wait_until_sent()
+    script, seen = shop.folder / "slow.py", shop.folder / "seen"
+    script.write_text(SLOW)
+    connector = shop.start(wait=False, program=[str(script)], SEEN=str(seen))
     reading = wait_for_state(status, "RUNNING")
     assert (reading["detail"], reading["slot"]["active_pid"]) == (
         "reading the rows that existed before the first start",
         None,
-    )
+    ), connector.log
     assert "reading the table" in reading["position"]
-    hesitation.commit()
+    seen.touch()
     wait_until(lambda: status()["slot"]["active_pid"] is not None, 60, what="the end of the table")
-    assert status()["state"] == "RUNNING"
+    assert wait_for_state(status, "RUNNING")["detail"] != reading["detail"]
 
 
 def test_the_lag_grows_while_it_is_down_and_then_disappears(shop: Shop, status: Status) -> None:
