@@ -20,6 +20,7 @@ pytest_plugins = [
     "helpers.temp_folder",
     "helpers.order",
     "helpers.docker",
+    "helpers.failure_logs",
     "helpers.stack",
     "helpers.command",
     "helpers.service",

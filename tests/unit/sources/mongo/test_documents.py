@@ -168,14 +168,16 @@ def test_a_field_is_its_json_text_without_quotes(value: Any) -> None:
         assert same(strict(found), expected)
 
 
+own_names = names.filter(lambda name: not name.startswith("$"))
+"""Not names of extended JSON, which its reader would take for values."""
 well_formed = st.recursive(
     simple.filter(lambda value: not isinstance(value, Decimal128 | Binary))
     | st.binary() | st.uuids().map(Binary.from_uuid),
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(names, inner, max_size=3),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(own_names, inner, max_size=3),
 )  # fmt: skip
 
 
-@given(st.dictionaries(names.filter(lambda name: not name.startswith("$")), well_formed, max_size=5))
+@given(st.dictionaries(own_names, well_formed, max_size=5))
 def test_an_unreadable_row_keeps_the_whole_document(document: dict[str, Any]) -> None:
     raw = bson.encode({**document, "payload": MinKey()})
     kept = json_util.loads((row_of(raw, required=(), optional=()).values[0] or b"").decode(), json_options=STRICT)
