@@ -2,7 +2,8 @@
 
 A pipeline that waits for a known reason is not stalled. While Kafka is slow, the publisher's thread gives signs of life
 and ends its wait itself; the pipeline is then RETRYING. A database that works for the reader (`busy`) is no stall
-either: a restart would make it begin again. The same applies to the first read of existing rows.
+either: a restart would make it begin again. The same applies to the first read of existing rows. While the log moves
+without events, positions are stored only every IDLE_STORE_SECONDS: that time is added to the bound.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from tailrace.errors import PipelineStalled
+from tailrace.pipeline.loop import IDLE_STORE_SECONDS
 from tailrace.pipeline.recorder import RELEASING
 from tailrace.positions.base import Position, is_streaming
 from tailrace.worker.metrics import Liveness
@@ -86,7 +88,7 @@ class StallDetector:
                 why="It is blocked, although Kafka's client limits every wait.",
                 remedy=REMEDY,
             )
-        if self._unmoved > self._bound:
+        if self._unmoved > self._bound + IDLE_STORE_SECONDS:
             return PipelineStalled(
                 f"the pipeline has stored no position for {self._unmoved:.0f} s, although the log has more",
                 why="Nothing arrives from the database, whose connection looks healthy.",

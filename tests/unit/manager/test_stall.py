@@ -8,6 +8,7 @@ import pytest
 
 from tailrace.errors import PipelineStalled
 from tailrace.manager.stall import FIRST_READ_SECONDS, RELEASE_FACTOR, Sighting, StallDetector
+from tailrace.pipeline.loop import IDLE_STORE_SECONDS
 from tailrace.pipeline.recorder import PROCESSING, READING, RELEASING
 from tailrace.positions.postgres import LogIdentity, LsnPosition, TableRead
 from tailrace.worker.metrics import Liveness
@@ -61,6 +62,18 @@ def test_nothing_arrives_while_the_log_moves() -> None:
     error = watch(20, RUNNING, beats="r", behind=True)
     assert error is not None
     assert "stored no position" in error.what
+
+
+@pytest.mark.parametrize("bound", [1.0, IDLE_STORE_SECONDS])
+def test_a_bound_below_the_time_between_stored_positions(bound: float) -> None:
+    """Without events a position is stored every IDLE_STORE_SECONDS, however short the bound is."""
+    detector = StallDetector(bound, max_step=2)
+    position = POSITION
+    for now in range(60):
+        if now % (IDLE_STORE_SECONDS + 2) == 0:
+            position = replace(POSITION, lsn=now)
+        seen = Sighting(replace(RUNNING, reader_at=float(now)), position, behind=True)
+        assert detector.look(float(now), seen) is None
 
 
 @pytest.mark.parametrize(
