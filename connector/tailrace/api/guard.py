@@ -28,6 +28,7 @@ class _Refusal(NamedTuple):
     status: int
     error: TailraceError
     headers: tuple[tuple[bytes, bytes], ...] = ()
+    identity: Identity | None = None
 
 
 class AccessGuard:
@@ -57,10 +58,10 @@ class AccessGuard:
         if settings.behind_tls_proxy:
             scope["scheme"] = "https"
         found = self._judged(scope, settings, network_of(client))
-        identity = found if isinstance(found, Identity) else None
+        identity = found.identity if isinstance(found, _Refusal) else found
         audited = AuditedRequest(
             request_id(_header(scope, b"x-request-id")),
-            identity.who if identity else "",
+            identity.who if identity else "nobody",
             identity.role if identity else "",
             client,
             scope["method"],
@@ -102,12 +103,12 @@ class AccessGuard:
             if refusal is not None:
                 return refusal
         if (wait := self._requests.take((network, identity.who if identity else ""))) > 0:
-            return _too_many("requests", wait)
+            return _too_many("requests", wait)._replace(identity=identity)
         if identity is None:
             return _Refusal(401, _NO_CREDENTIALS, ((b"www-authenticate", CHALLENGE),))
         self._remember(network, identity)
         if not access.allows(identity.role, needed):
-            return _Refusal(403, _not_allowed(identity, scope["method"]))
+            return _Refusal(403, _not_allowed(identity, scope["method"]), identity=identity)
         return identity
 
     def _unknown(self, network: str, identity: Identity | None, *, is_given: bool) -> _Refusal | None:

@@ -50,7 +50,7 @@ def entry_name(name: str) -> str:
     return name
 
 
-def token(given: object) -> object:
+def long_token(given: object) -> object:
     if not isinstance(given, Secret) or not _is_token(given.reveal()):
         raise wrong(
             "a token of 16 to 512 letters, digits and `._~+/=-`",
@@ -74,13 +74,13 @@ def alternative_name(text: str) -> str:
     return f"{kind.lower()}:{name}"
 
 
-def variable(name: str) -> str:
+def variable_name(name: str) -> str:
     if not _is_variable(name):
         raise wrong("the name of an environment variable, which may end with *", "write it like `SHOP_*`")
     return name
 
 
-def module(name: str) -> str:
+def module_name(name: str) -> str:
     if not _is_module(name):
         raise wrong("the name of a Python module", "write it like `shop_rules`")
     return name
@@ -114,7 +114,7 @@ class TokenSettings(Section):
 
     role: Role = Field(description="read or admin", examples=["read"])
     """`read` may read states and settings. `admin` may also change them, and read events."""
-    token: Annotated[Secret, BeforeValidator(token)] | None = Field(
+    token: Annotated[Secret, BeforeValidator(long_token)] | None = Field(
         default=None, description="a reference to a token", examples=["${file:/run/secrets/token}"]
     )
     """Reference to the token."""
@@ -181,11 +181,11 @@ class AllowSettings(Section):
         default=(), description="a list of folders or files", examples=["[/run/secrets/pipelines]"]
     )
     """Folders, or files, that `${file:…}` and `${dir:…}` may name."""
-    variables: tuple[Annotated[str, AfterValidator(variable)], ...] = Field(
+    variables: tuple[Annotated[str, AfterValidator(variable_name)], ...] = Field(
         default=(), description="a list of names, which may end with *", examples=["[SHOP_*]"]
     )
     """Environment variables that `${env:…}` may name."""
-    rules: tuple[Annotated[str, AfterValidator(module)], ...] = Field(
+    rules: tuple[Annotated[str, AfterValidator(module_name)], ...] = Field(
         default=(), description="a list of Python modules", examples=["[shop_rules]"]
     )
     """Modules that `rules.checks` may name. Entry points of the group `tailrace.rules` are always allowed."""
