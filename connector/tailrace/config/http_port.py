@@ -245,15 +245,13 @@ def load_http_settings(file: Path, environ: Mapping[str, str]) -> HttpSettings:
     document = read_document(file, HTTP_FILE)
     problems: list[SettingProblem] = []
     folder = file.absolute().parent
-    for name, value in document.data.items():
-        if value is None:
-            document.data[name] = {}
-    tree = _resolved(document.data, (), environ, folder, problems)
+    written = {name: value for name, value in document.data.items() if value is not None}
+    tree = _resolved(written, (), environ, folder, problems)
     try:
         found = HttpSettings.model_validate(tree, context={"folder": folder})
     except ValidationError as error:
         known = {problem.place for problem in problems}
-        invalid = found_problems(error, document.data, HttpSettings, _SECRETS)
+        invalid = found_problems(error, written, HttpSettings, _SECRETS)
         problems += [each for each in invalid if each.place not in known]
     if problems:
         raise config_error(file, problems, document.lines, {}, "start again")
