@@ -108,7 +108,8 @@ def test_the_port_of_the_worker_is_protected() -> None:
     assert settings.authenticates
     assert settings.tokens["admin"].role == "admin"
     assert settings.metrics == "open"  # prometheus.yml has no token
-    [example] = re.findall(r"^WORKER_TOKEN=(.*)$", (ROOT / "compose" / "env.example").read_text(encoding="utf-8"), re.MULTILINE)
+    text = (ROOT / "compose" / "env.example").read_text(encoding="utf-8")
+    [example] = re.findall(r"^WORKER_TOKEN=(.*)$", text, re.MULTILINE)
     assert load_http_settings(file, {"WORKER_TOKEN": example}).authenticates
 
 
