@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import os
 import socket
 import ssl
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +11,11 @@ import httpx2
 import pytest
 import yaml
 
+from helpers.api import run_locally
 from helpers.port_certificates import Authority, Pair
 from helpers.worker import WorkerProcess, Workers
+from tailrace.outbox.writer.connector_status import StatusReader
+from tailrace.outbox.writer.worker_connection import VARIABLES
 from tailrace.testkit.stack import wait_until
 from tailrace.testkit.stack.ports import free_port
 
@@ -237,29 +237,38 @@ def test_limits(port: Port) -> None:
         assert anybody.post("/connectors", content=b"x" * 1_100_000).status_code in (401, 413, 429)
 
 
-def test_commands_send_a_token(port: Port, tmp_path: Path, pipelines: Path) -> None:
+def test_commands_send_a_token(
+    port: Port, pipelines: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     """`tailrace … --worker`: the token and the authority come from the environment, never from an argument."""
     port.with_tls()
     (pipelines / "broken.yaml").write_text("pipeline: broken\n")
     worker = port.listening()
     worker.says("invalid", "broken")
 
-    def run(**environ: str) -> subprocess.CompletedProcess[str]:
-        words = [sys.executable, "-m", "tailrace", "topics", "apply", "broken", "--yes", "--worker", worker.url]
-        given = {name: text for name, text in os.environ.items() if not name.startswith("TAILRACE_WORKER")}
-        return subprocess.run(words, env={**given, **environ}, capture_output=True, text=True, check=False)
+    def run(**environ: str) -> str:
+        for name in VARIABLES:
+            monkeypatch.delenv(name, raising=False)
+        for name, text in environ.items():
+            monkeypatch.setenv(name, text)
+        return run_locally(capsys, "topics", "apply", "broken", "--yes", "--worker", worker.url)[2]
 
     authority = {"TAILRACE_WORKER_CA": str(port.authority.file)}
     unknown = run(TAILRACE_WORKER_TOKEN=ADMIN)
-    assert "CertificateInvalid" in unknown.stderr
-    assert "TAILRACE_WORKER_CA" in unknown.stderr
-    assert "NotAuthenticated" in run(**authority).stderr
-    assert "NotAuthorized" in run(TAILRACE_WORKER_TOKEN=READ, **authority).stderr
+    assert "CertificateInvalid" in unknown
+    assert "TAILRACE_WORKER_CA" in unknown
+    assert "NotAuthenticated" in run(**authority)
+    assert "NotAuthorized" in run(TAILRACE_WORKER_TOKEN=READ, **authority)
     done = run(TAILRACE_WORKER_TOKEN_FILE=str(port.folder / "ops"), **authority)
-    assert "broken" in done.stderr
-    assert "NotAuth" not in done.stderr
+    assert "broken" in done
+    assert "NotAuth" not in done
     [change] = [line for line in audit(worker) if line.get("operation") == "topics apply" and "status" in line]
     assert (change["who"], change["pipeline"]) == ("token:ops", "broken")
+    reader = StatusReader(worker.url, "broken")
+    for token, expected in (("", "needs a token"), (READ, "is FAILED")):
+        monkeypatch.setenv("TAILRACE_WORKER_TOKEN", token)
+        monkeypatch.delenv("TAILRACE_WORKER_TOKEN_FILE", raising=False)
+        assert expected in reader.read().sentence
 
 
 def test_slow_clients_are_disconnected(port: Port) -> None:
