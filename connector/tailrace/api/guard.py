@@ -24,7 +24,7 @@ JSON_API = "/api/v1"
 CHALLENGE = b'Bearer realm="tailrace", Basic realm="tailrace", charset="UTF-8"'
 
 
-class _Refusal(NamedTuple):
+class _RefusedRequest(NamedTuple):
     status: int
     error: TailraceError
     headers: tuple[tuple[bytes, bytes], ...] = ()
@@ -58,7 +58,7 @@ class AccessGuard:
         if settings.behind_tls_proxy:
             scope["scheme"] = "https"
         found = self._judged(scope, settings, network_of(client))
-        identity = found.identity if isinstance(found, _Refusal) else found
+        identity = found.identity if isinstance(found, _RefusedRequest) else found
         audited = AuditedRequest(
             request_id(_header(scope, b"x-request-id")),
             identity.who if identity else "nobody",
@@ -68,7 +68,7 @@ class AccessGuard:
             scope["path"],
         )
         sending = _Sending(send, audited.id)
-        if isinstance(found, _Refusal):
+        if isinstance(found, _RefusedRequest):
             self._audit.refused(audited, found.status, found.error.code)
             await sending.refuse(found, scope["path"])
             return
@@ -86,7 +86,7 @@ class AccessGuard:
             elif audited.details:
                 self._audit.answered(audited, sending.status)  # events were read
 
-    def _judged(self, scope: Scope, settings: HttpSettings, network: str) -> Identity | _Refusal | None:
+    def _judged(self, scope: Scope, settings: HttpSettings, network: str) -> Identity | _RefusedRequest | None:
         """Returns who it is, None for an open path, or why the request is refused."""
         if not settings.authenticates:
             return LOCAL
@@ -105,19 +105,19 @@ class AccessGuard:
         if (wait := self._requests.take((network, identity.who if identity else ""))) > 0:
             return _too_many("requests", wait)._replace(identity=identity)
         if identity is None:
-            return _Refusal(401, _NO_CREDENTIALS, ((b"www-authenticate", CHALLENGE),))
+            return _RefusedRequest(401, _NO_CREDENTIALS, ((b"www-authenticate", CHALLENGE),))
         self._remember(network, identity)
         if not access.allows(identity.role, needed):
-            return _Refusal(403, _not_allowed(identity, scope["method"]), identity=identity)
+            return _RefusedRequest(403, _not_allowed(identity, scope["method"]), identity=identity)
         return identity
 
-    def _unknown(self, network: str, identity: Identity | None, *, is_given: bool) -> _Refusal | None:
+    def _unknown(self, network: str, identity: Identity | None, *, is_given: bool) -> _RefusedRequest | None:
         """Counts wrong credentials. An address with too many of them learns nothing about further ones."""
         if not is_given:
             return None
         if (wait := self._failures.wait(network) if identity else self._failures.take(network)) > 0:
             return _too_many("wrong tokens or certificates", wait)
-        return None if identity else _Refusal(401, _WRONG_CREDENTIALS, ((b"www-authenticate", CHALLENGE),))
+        return None if identity else _RefusedRequest(401, _WRONG_CREDENTIALS, ((b"www-authenticate", CHALLENGE),))
 
     def _remember(self, network: str, identity: Identity) -> None:
         self._let_in[network, identity.who] = None
@@ -147,7 +147,7 @@ class _Sending:
             message = {**message, "headers": [*message.get("headers", ()), (b"x-request-id", self._id)]}
         await self._send(message)
 
-    async def refuse(self, refusal: _Refusal, path: str) -> None:
+    async def refuse(self, refusal: _RefusedRequest, path: str) -> None:
         error = refusal.error
         found: dict[str, str | int] = {
             "error_code": refusal.status,
@@ -187,7 +187,7 @@ def _not_allowed(identity: Identity, method: str) -> NotAuthorized:
     )
 
 
-def _too_many(what: str, wait: float) -> _Refusal:
+def _too_many(what: str, wait: float) -> _RefusedRequest:
     seconds = max(1, math.ceil(wait))
     error = TooManyRequests(
         f"this client sends too many {what}",
@@ -195,7 +195,7 @@ def _too_many(what: str, wait: float) -> _Refusal:
         remedy=f"Try again after {seconds} s. The worker's operator can change `limits` in the file of "
         "--http-settings.",
     )
-    return _Refusal(429, error, ((b"retry-after", b"%d" % seconds),))
+    return _RefusedRequest(429, error, ((b"retry-after", b"%d" % seconds),))
 
 
 def _client_of(scope: Scope, settings: HttpSettings) -> str:

@@ -17,7 +17,7 @@ from typing import Any
 from urllib.parse import unquote
 
 from tailrace.config.problems import SettingProblem
-from tailrace.config.references import Reference, found_references
+from tailrace.config.references import SecretReference, found_references
 
 OWN_CREDENTIALS = (
     "sasl.oauthbearer.assertion.file",
@@ -48,7 +48,7 @@ class Allowed:
         yield from self._rule_problems(tree.get("rules"))
         yield from _own_credentials(tree)
 
-    def _permits(self, reference: Reference, folder: Path) -> bool:
+    def _permits(self, reference: SecretReference, folder: Path) -> bool:
         if reference.kind == "env":
             return any(fnmatchcase(reference.name, each) for each in self.variables)
         try:
@@ -74,7 +74,7 @@ class Allowed:
 NOTHING = Allowed()
 
 
-def _not_allowed(place: tuple[str, ...], reference: Reference) -> SettingProblem:
+def _not_allowed(place: tuple[str, ...], reference: SecretReference) -> SettingProblem:
     section = "variables" if reference.kind == "env" else "files"
     shown = reference.name[:100] if reference.kind == "env" else str(Path(reference.name[:200]).parent)
     return SettingProblem(

@@ -157,7 +157,7 @@ class CertificateSettings(Section):
         return self
 
 
-class LimitSettings(Section):
+class RateSettings(Section):
     """Limits for each client: its token or certificate, or else its address. They need authentication."""
 
     requests_per_second: Seconds = Field(
@@ -208,8 +208,8 @@ class HttpSettings(Section):
     )
     metrics: Literal["read", "open"] = Field(default="read", description="read or open", examples=["open"])
     """Whether `/metrics` needs the role `read`, or is open to everybody."""
-    limits: LimitSettings = Field(
-        default=LimitSettings(), description="settings such as `burst: 500`", examples=["{burst: 500}"]
+    limits: RateSettings = Field(
+        default=RateSettings(), description="settings such as `burst: 500`", examples=["{burst: 500}"]
     )
     allow: AllowSettings = Field(
         default=AllowSettings(), description="settings such as `files: […]`", examples=["{variables: ['SHOP_*']}"]

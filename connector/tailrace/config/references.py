@@ -31,7 +31,7 @@ class UnresolvedError(Exception):
         self.remedy = remedy
 
 
-class Reference(NamedTuple):
+class SecretReference(NamedTuple):
     """A reference in a text: `kind` is env or file, `name` the variable or the path."""
 
     kind: str
@@ -50,17 +50,17 @@ def has_reference(text: str) -> bool:
     return "${" in text
 
 
-def found_references(text: str) -> Iterator[Reference]:
+def found_references(text: str) -> Iterator[SecretReference]:
     """Yields the references of a text, without those that cannot be resolved anyway."""
     for token in _TOKEN.finditer(text):
         kind, _, rest = (token["body"] or "").partition(":")
         if kind == "env":
-            yield Reference(kind, rest)
+            yield SecretReference(kind, rest)
         elif kind == "file" and rest:
-            yield Reference("file", _path_and_key(rest)[0])
+            yield SecretReference("file", _path_and_key(rest)[0])
         elif kind == "dir" and rest:
             folder, _, name = rest.rpartition(":")
-            yield Reference("file", f"{folder}/{name}")
+            yield SecretReference("file", f"{folder}/{name}")
 
 
 def resolve(text: str, environ: Mapping[str, str], folder: Path, fit: Fit = _unchanged) -> str:

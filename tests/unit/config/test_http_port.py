@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tailrace.config.http_port import AllowSettings, HttpSettings, LimitSettings, TlsSettings, load_http_settings
+from tailrace.config.http_port import AllowSettings, HttpSettings, RateSettings, TlsSettings, load_http_settings
 from tailrace.config.problems import all_places
 from tailrace.errors import ConfigError
 
@@ -96,6 +96,6 @@ def test_the_docs_name_every_setting() -> None:
     text = DOCS.read_text()
     places = [".".join(place) for place in all_places(HttpSettings)]
     assert {"tls.client_ca", "limits.burst", "allow.files"} <= set(places)
-    for model in (HttpSettings, TlsSettings, LimitSettings, AllowSettings):
+    for model in (HttpSettings, TlsSettings, RateSettings, AllowSettings):
         for name in model.model_fields:
             assert f"`{name}`" in text or f"{name}:" in text, name
