@@ -32,6 +32,6 @@ USER 10001:10001
 EXPOSE 8083
 # Without a proxy and without further programs. Compose and Kubernetes have their own checks.
 HEALTHCHECK --interval=10s --timeout=5s --start-period=30s --retries=3 \
-    CMD ["python", "-c", "import http.client as h; c = h.HTTPConnection('127.0.0.1', 8083, timeout=4); c.request('GET', '/livez'); raise SystemExit(c.getresponse().status != 200)"]
+    CMD ["python", "-c", "import http.client as h, ssl\ndef ask(c):\n  c.request('GET', '/livez'); return c.getresponse().status != 200\ntry: bad = ask(h.HTTPConnection('127.0.0.1', 8083, timeout=2))\nexcept (h.HTTPException, ConnectionResetError): bad = ask(h.HTTPSConnection('127.0.0.1', 8083, timeout=2, context=ssl._create_unverified_context()))\nraise SystemExit(bad)"]
 ENTRYPOINT ["tailrace"]
 CMD ["worker", "/etc/tailrace/pipelines", "--http", "0.0.0.0:8083"]

@@ -71,12 +71,13 @@ class Program(ABC):
 class ProgramProcess(Connector):
     """A program as the scenario controls it. Several of them may share one program: the first one acts."""
 
-    def __init__(self, program: Program, url: str, path: str) -> None:
-        """It is ready when GET `path` shows it."""
+    def __init__(self, program: Program, url: str, path: str, token: str = "") -> None:
+        """It is ready when GET `path` shows it; `token` is sent with the request."""
         self.name = program.name
         self.file = Path()
         self._program = program
         self._address = url + path
+        self._headers = {"Authorization": f"Bearer {token}"} if token else {}
 
     @property
     def pid(self) -> int:
@@ -93,7 +94,7 @@ class ProgramProcess(Connector):
     @property
     def ready(self) -> bool:
         try:
-            answer = get(self._address)
+            answer = get(self._address, self._headers)
         except (OSError, ValueError):
             return False
         return "connector" not in answer or bool(answer["connector"]["state"] == "RUNNING")
@@ -190,11 +191,12 @@ class ShopEnvironment(DemoEnvironment):
         *,
         worker: Program,
         worker_url: str,
+        worker_token: str,
         projection: Program,
         projection_url: str,
     ) -> None:
         def pipeline(name: str) -> ProgramProcess:
-            return ProgramProcess(worker, worker_url, f"/connectors/{name}/status")
+            return ProgramProcess(worker, worker_url, f"/connectors/{name}/status", worker_token)
 
         orders = ShopOrders(kafka, postgres, pipeline("orders"))
         services: list[Service] = [orders, ShopUsers(kafka, mongo, pipeline("users"))]

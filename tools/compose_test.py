@@ -116,6 +116,7 @@ def environment(compose: Compose) -> ShopEnvironment:
         mongo,
         worker=Container(compose, "worker"),
         worker_url=compose.url("WORKER"),
+        worker_token=values["WORKER_TOKEN"],
         projection=Container(compose, "projection"),
         projection_url=compose.url("PROJECTION"),
     )

@@ -13,6 +13,9 @@
     │   ├── ConfigsReadOnly         the worker cannot change this pipeline's configuration
     │   ├── ConfigTopicUnfit        the topic of configurations is not compacted, or has several partitions
     │   ├── AddressInUse            another process listens on the address of the worker's HTTP port
+    │   ├── PortUnprotected         other machines could reach the HTTP port without authentication or encryption
+    │   ├── NotAuthenticated        the HTTP port does not know the token or the certificate of a request
+    │   ├── NotAuthorized           the role of a token or certificate does not allow a request
     │   ├── JobUnknown              the worker has no job of this id
     │   └── EventUnknown            neither the outbox nor Kafka has an event with this id
     ├── Unavailable                 a server is unavailable for now             peer    RETRY
@@ -26,6 +29,7 @@
     │   ├── ArchiveUnavailable      the store of the archive cannot be reached
     │   ├── WorkerUnavailable       the worker that a command is sent to cannot be reached
     │   ├── WorkerBusy              the worker runs as many operations as it may
+    │   ├── TooManyRequests         a client sends more requests than the HTTP port accepts
     │   ├── TopicLimitsChanged      a topic accepts less than the producer was configured for; the next attempt adapts
     │   ├── RecordsRefused          a topic refuses single records; the next attempt dead-letters or delays them
     │   └── RecordDelayed           a refused record is sent again after its delay
@@ -206,6 +210,18 @@ class AddressInUse(ConfigError):
     pass
 
 
+class PortUnprotected(ConfigError):
+    pass
+
+
+class NotAuthenticated(ConfigError):
+    pass
+
+
+class NotAuthorized(ConfigError):
+    pass
+
+
 class JobUnknown(ConfigError):
     pass
 
@@ -255,6 +271,10 @@ class WorkerUnavailable(Unavailable):
 
 
 class WorkerBusy(Unavailable):
+    pass
+
+
+class TooManyRequests(Unavailable):
     pass
 
 

@@ -14,7 +14,6 @@ from helpers.shop import Shop, close_shop, open_shop
 from helpers.stack import is_dead
 from helpers.worker import ORDER, Workers, caught_up, published, put_pipeline, suspended, writing
 from tailrace.testkit.stack import KafkaBroker, PostgresServer, wait_until
-from tailrace.testkit.stack.ports import free_port
 
 
 def test_a_killed_worker_ends_its_processes_and_the_next_one_resumes(
@@ -156,9 +155,7 @@ def test_a_failure_ends_when_its_cause_is_fixed_elsewhere(
 def test_a_pipeline_waits_for_its_kafka(workers: Workers, pipelines: Path, shop: Shop) -> None:
     """Whether it is paused is not known without Kafka, so it does not start."""
     put_pipeline(pipelines, shop, kafka={"bootstrap": "127.0.0.1:1"})
-    worker = workers.start(pipelines, http=f"0.0.0.0:{free_port()}")
-    worker.url = worker.says("listening")["address"].replace("0.0.0.0", "127.0.0.1")
-    assert "everybody who can reach" in worker.says("open port")["what"]
+    worker = workers.start(pipelines)
     worker.is_in(shop.name, "RETRYING")
     assert worker.pipeline(shop.name)["error"]["code"] == "KafkaUnavailable"
     assert not worker.events("process started")

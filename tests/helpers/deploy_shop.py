@@ -92,6 +92,7 @@ class Shop:
             self.mongo,
             worker=self.worker,
             worker_url=f"http://127.0.0.1:{self.worker_port}",
+            worker_token=PASSWORD,
             projection=self.projection,
             projection_url=f"http://127.0.0.1:{self.projection_port}",
         )
@@ -125,7 +126,7 @@ class Shop:
     def _local(self, text: str) -> str:
         for there, here in self._addresses.items():
             text = text.replace(there, here)
-        return re.sub(r"\$\{[A-Z_]*PASSWORD[^}]*\}", PASSWORD, text)
+        return re.sub(r"\$\{[A-Z_]*(PASSWORD|TOKEN)[^}]*\}", PASSWORD, text)
 
     def _mount(self) -> None:
         """Puts files where the volumes of the worker put them."""

@@ -2,8 +2,11 @@
 
 A browser sends a POST of another site's page with its `Origin`, and asks first (CORS, which is not granted) before it
 sends JSON, a header of a proxy, or another method that changes something. So only such a plain POST is refused:
-programs and consoles behind a proxy are not affected. A page whose own name suddenly resolves to 127.0.0.1 (DNS
-rebinding) sends that name as `Host`: a port on loopback answers to addresses and to names without a dot only.
+programs and consoles behind a proxy are not affected. Behind a proxy, `Origin` may differ from the worker's own
+address. Then `Sec-Fetch-Site` counts, with which browsers mark requests of other sites: a browser may add the user's
+credentials by itself (basic authentication, a client certificate). A page whose own name suddenly resolves to 127.0.0.1
+(DNS rebinding) sends that name as `Host`: a port on loopback without authentication answers to addresses and to names
+without a dot only.
 """
 
 from __future__ import annotations
@@ -47,6 +50,8 @@ class BrowserGuard:
         given = {name: value.decode("latin-1").strip().lower() for name, value in scope["headers"]}
         host, origin = given.get(b"host", ""), given.get(b"origin")
         is_plain = scope["method"] == "POST" and "json" not in given.get(b"content-type", "").partition(";")[0]
+        if is_plain and given.get(b"sec-fetch-site") == "cross-site":
+            return FOREIGN_PAGE
         if origin is not None and origin.partition("://")[2] != host and is_plain and not given.keys() & PROXY_HEADERS:
             return FOREIGN_PAGE
         return FOREIGN_NAME if self._loopback and not is_local_name(host) else ""

@@ -14,6 +14,7 @@ from tailrace.errors import (
     ConfigsReadOnly,
     DeadLetterMissing,
     Fenced,
+    NotAuthorized,
     OutOfReach,
     PipelineExists,
     PipelineUnknown,
@@ -25,6 +26,8 @@ def status_of(error: TailraceError) -> int:
     """Returns the HTTP status for an error."""
     if isinstance(error, ConfigsReadOnly):
         return 409 if error.from_file else 403
+    if isinstance(error, NotAuthorized):
+        return 403
     if isinstance(error, PipelineUnknown | DeadLetterMissing):
         return 404
     if isinstance(error, PipelineExists | Fenced):

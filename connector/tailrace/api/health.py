@@ -13,6 +13,7 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import BaseRoute, Route
 
 from tailrace import __version__
+from tailrace.api.access import identity_of
 from tailrace.api.health_checks import FAIL, Groups, first_failed, groups, worst
 from tailrace.manager.managed import ManagedPipeline
 from tailrace.manager.manager import PipelineManager
@@ -28,8 +29,10 @@ def routes(manager: PipelineManager) -> list[BaseRoute]:
     async def livez(_: Request) -> Response:
         return JSONResponse({"status": "ok"})
 
-    async def readyz(_: Request) -> Response:
+    async def readyz(request: Request) -> Response:
         ready, answer = readiness(manager)
+        if identity_of(request) is None:
+            del answer["pipelines"]  # with authentication, this path is open to everybody: `/health` has the names
         return JSONResponse(answer, 200 if ready else 503)
 
     async def health(request: Request) -> Response:

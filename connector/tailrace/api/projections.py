@@ -22,6 +22,8 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 from tailrace.api.exposition import DEFAULT_PREFIX, answer, buckets, family, require_prefix
+from tailrace.api.guard import AccessGuard
+from tailrace.api.port import PortProtection
 from tailrace.api.server import HttpServer, listen
 from tailrace.histogram import Histogram
 from tailrace.projections.core.metrics import METRICS
@@ -41,8 +43,17 @@ BLOCKED_SECONDS = 20.0
 class ProjectionEdge:
     """Serves one address until `close`. Raises AddressInUse or ConfigError at once if that is not possible."""
 
-    def __init__(self, app: ProjectionApp, host: str, port: int, prefix: str = DEFAULT_PREFIX) -> None:
+    def __init__(
+        self,
+        app: ProjectionApp,
+        host: str,
+        port: int,
+        prefix: str = DEFAULT_PREFIX,
+        protection: PortProtection | None = None,
+    ) -> None:
         require_prefix(prefix)
+        self._host, self._port = host, port
+        self._protection = protection or PortProtection(None)
         self._app = app
         self._prefix = prefix
         self._process = ProcessCollector(registry=None)
@@ -66,14 +77,18 @@ class ProjectionEdge:
     async def _run(self) -> None:
         self._loop = asyncio.get_running_loop()
         routes = [Route("/metrics", self._metrics), Route("/livez", self._livez), Route("/readyz", self._readyz)]
-        server = HttpServer(Starlette(routes=routes, exception_handlers={Exception: _answer_bug}), self._socket)
+        protection = self._protection
+        app = Starlette(routes=routes, exception_handlers={Exception: _answer_bug})
+        server = HttpServer(AccessGuard(app, lambda: protection.settings), self._socket, protection.context)
         server.start()
+        following = asyncio.create_task(protection.follow(self._host, self._port))
         while not self._closing.is_set():
             self._ask_for_beat()
             try:
                 await asyncio.wait_for(self._closing.wait(), BEAT_SECONDS)
             except TimeoutError:
                 pass
+        following.cancel()
         await server.close()
 
     def _ask_for_beat(self) -> None:

@@ -14,6 +14,7 @@ import json
 import logging
 import re
 import socket
+import ssl
 from collections.abc import Iterator
 from typing import Any
 
@@ -22,6 +23,7 @@ from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
+from tailrace.api.guard import CERTIFICATE, PEER
 from tailrace.errors import AddressInUse, ConfigError
 
 DEFAULT_ADDRESS = "127.0.0.1:8083"
@@ -97,6 +99,10 @@ class BoundedProtocol(H11Protocol):
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
+        connection = transport.get_extra_info("ssl_object")
+        self.app = _with_peer(
+            self.app, self.client[0] if self.client else "", connection.getpeercert() if connection else None
+        )
         self._await_request()
 
     def data_received(self, data: bytes) -> None:
@@ -138,6 +144,16 @@ class BoundedProtocol(H11Protocol):
         self._deadline = None
         if self.cycle is None or self.cycle.response_complete:
             self.transport.close()
+
+
+def _with_peer(app: ASGIApp, peer: str, certificate: object) -> ASGIApp:
+    """Adds the other end of the connection to the state of its requests. Headers cannot change it."""
+
+    async def run(scope: Scope, receive: Receive, send: Send) -> None:
+        scope["state"] |= {PEER: peer, CERTIFICATE: certificate}
+        await app(scope, receive, send)
+
+    return run
 
 
 class Bounds:
@@ -228,7 +244,24 @@ class _BoundedRequest:
 
 
 class _QuietServer(uvicorn.Server):
-    """uvicorn without its signal handlers: the worker has its own."""
+    """uvicorn without its signal handlers, which the worker has itself, and with a time limit for TLS handshakes."""
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await self.lifespan.startup()
+        config, loop = self.config, asyncio.get_running_loop()
+        has_tls = config.ssl is not None
+        self.servers = [
+            await loop.create_server(
+                lambda: BoundedProtocol(config, self.server_state, self.lifespan.state),
+                sock=each,
+                ssl=config.ssl,
+                backlog=config.backlog,
+                ssl_handshake_timeout=HEADER_SECONDS if has_tls else None,
+                ssl_shutdown_timeout=CLOSE_SECONDS if has_tls else None,
+            )
+            for each in sockets or ()
+        ]
+        self.started = True
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
@@ -236,9 +269,9 @@ class _QuietServer(uvicorn.Server):
 
 
 class HttpServer:
-    """Serves an app on an open port, in the running event loop."""
+    """Serves an app on an open port, in the running event loop; with `tls`, over TLS."""
 
-    def __init__(self, app: ASGIApp, opened: socket.socket) -> None:
+    def __init__(self, app: ASGIApp, opened: socket.socket, tls: ssl.SSLContext | None = None) -> None:
         logging.getLogger("uvicorn.error").setLevel(logging.CRITICAL)
         config: dict[str, Any] = {
             "http": BoundedProtocol,
@@ -252,6 +285,8 @@ class HttpServer:
             "timeout_graceful_shutdown": CLOSE_SECONDS,
             "h11_max_incomplete_event_size": HEADER_BYTES,
         }
+        if tls is not None:
+            config["ssl_context_factory"] = lambda *_: tls
         self._server = _QuietServer(uvicorn.Config(Bounds(app), **config))
         self._socket = opened
         self._task: asyncio.Task[None] | None = None

@@ -37,13 +37,19 @@ WITHHELD = {
 
 
 class Command(NamedTuple):
-    """A command that a worker runs. `is_plan`: its first argument is a plan, not the pipeline's settings."""
+    """A command that a worker runs.
+
+    `is_plan`: its first argument is a plan, not the pipeline's settings. `shows_events`: it prints payloads, keys or
+    parts of them, always or with one parameter (`shows_events_with`), so callers need the role admin.
+    """
 
     name: str
     changes: bool = False
     long: bool = False
     lines: bool = False
     is_plan: bool = False
+    shows_events: bool = False
+    shows_events_with: str = ""
 
 
 COMMANDS = (
@@ -52,9 +58,9 @@ COMMANDS = (
     Command("position show"),
     Command("position history", lines=True),
     Command("position reset", changes=True),
-    Command("dlq list"),
-    Command("dlq show"),
-    Command("dlq parked"),
+    Command("dlq list", shows_events=True),
+    Command("dlq show", shows_events=True),
+    Command("dlq parked", shows_events=True),
     Command("dlq redrive", changes=True, long=True, lines=True),
     Command("dlq discard", changes=True, long=True, lines=True),
     Command("replay plan", changes=True, long=True),
@@ -72,7 +78,7 @@ COMMANDS = (
     Command("schemas register", changes=True),
     Command("archive list"),
     Command("archive check", long=True),
-    Command("trace"),
+    Command("trace", shows_events_with="payload"),
 )
 
 
@@ -113,6 +119,8 @@ def _operation(command: Command) -> Operation:
         lines=command.lines,
         confirms="yes" in names,
         writes="--output" if "output" in names else "",
+        shows_events=command.shows_events,
+        shows_events_with=command.shows_events_with,
     )
 
 

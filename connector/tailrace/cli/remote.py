@@ -11,15 +11,17 @@ import http.client
 import json
 import os
 import re
+import ssl
 import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
-from urllib.parse import quote, urlsplit
+from urllib.parse import SplitResult, quote, urlsplit
 
 from tailrace import errors
 from tailrace.api.v1.operation import Operation
-from tailrace.errors import ConfigError, TailraceError, WorkerUnavailable
+from tailrace.errors import CertificateInvalid, ConfigError, TailraceError, WorkerUnavailable
+from tailrace.outbox.writer.worker_connection import AUTHORITY, TOKEN, TOKEN_FILE, authorization, open_connection
 
 OPTION, VARIABLE = "--worker", "TAILRACE_WORKER"
 PORT = 8083
@@ -185,9 +187,10 @@ def _content(file: Path) -> bytes:
 
 def _answer(url: str, call: _Call) -> Iterator[dict[str, Any]]:
     """Sends the command; yields the lines of the answer."""
-    connection, base = _connection(url)
+    address, port, base = _address(url)
     path = f"{base}/api/v1/pipelines/{quote(call.pipeline, safe='')}/command"
-    headers = {"content-type": "application/json", "accept": "application/x-ndjson"}
+    headers = {"content-type": "application/json", "accept": "application/x-ndjson", **authorization(address)}
+    connection = open_connection(address, port, CONNECT_SECONDS)
     try:
         connection.connect()
         connection.sock.settimeout(READ_SECONDS)
@@ -198,6 +201,12 @@ def _answer(url: str, call: _Call) -> Iterator[dict[str, Any]]:
         while line := response.readline():
             if line.strip():
                 yield json.loads(line)
+    except ssl.SSLCertVerificationError as error:
+        raise CertificateInvalid(
+            f"the certificate of the worker at {url} is not accepted",
+            why=f"{error.verify_message}.",
+            remedy=f"Name its authority in {AUTHORITY}, and use the host name that its certificate has.",
+        ) from None
     except (OSError, http.client.HTTPException, ValueError) as error:
         raise WorkerUnavailable(
             f"the worker at {url} does not answer",
@@ -208,7 +217,8 @@ def _answer(url: str, call: _Call) -> Iterator[dict[str, Any]]:
         connection.close()
 
 
-def _connection(url: str) -> tuple[http.client.HTTPConnection, str]:
+def _address(url: str) -> tuple[SplitResult, int, str]:
+    """Returns the address, its port, and the path before all others."""
     try:
         parts = urlsplit(url if "://" in url else f"http://{url}")
         host, port = parts.hostname, parts.port
@@ -216,9 +226,13 @@ def _connection(url: str) -> tuple[http.client.HTTPConnection, str]:
         parts, host, port = urlsplit(""), None, None
     if parts.scheme not in ("http", "https") or not host:
         raise ConfigError(f"{url!r} is not the address of a worker", remedy=f"Write http://127.0.0.1:{PORT}.")
-    kind = http.client.HTTPSConnection if parts.scheme == "https" else http.client.HTTPConnection
-    port = port or (443 if parts.scheme == "https" else PORT)
-    return kind(host, port, timeout=CONNECT_SECONDS), parts.path.rstrip("/")
+    if "@" in parts.netloc:
+        raise ConfigError(
+            "the address of a worker contains a user or password",
+            why="Everybody on this machine can read the arguments of a command.",
+            remedy=f"Write the address without it, and set {TOKEN_FILE} or {TOKEN}.",
+        )
+    return parts, port or (443 if parts.scheme == "https" else PORT), parts.path.rstrip("/")
 
 
 def _refusal(url: str, status: int, body: bytes) -> TailraceError:

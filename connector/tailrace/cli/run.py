@@ -12,6 +12,7 @@ from typing import NoReturn
 
 import typer
 
+from tailrace.cli.http_option import HttpSettingsFile
 from tailrace.cli.log_option import LogJson
 from tailrace.cli.metrics_option import MetricsPrefix
 from tailrace.cli.stop_signals import run_beside
@@ -43,6 +44,7 @@ def run(
         help="Also open an HTTP port with metrics, health checks and the APIs of `tailrace worker`. PORT alone is "
         "reachable from this machine only.",
     ),
+    http_settings: HttpSettingsFile = None,
     metrics_prefix: MetricsPrefix = "tailrace",
     log_json: LogJson = None,
 ) -> None:
@@ -62,7 +64,8 @@ def run(
     """
     logs.configure(as_json=log_json)
     if http:
-        _run_with_http(file, http, adopt=adopt, as_json=logs.is_json(log_json), metrics_prefix=metrics_prefix)
+        as_json = logs.is_json(log_json)
+        _run_with_http(file, http, http_settings, adopt=adopt, as_json=as_json, metrics_prefix=metrics_prefix)
     settings = load_pipeline(file)
     log = logs.StructuredLogger(pipeline=settings.pipeline)
     wiring = wire(settings, adopt=adopt, warn=lambda what: log.warning("notice", what=what))
@@ -91,15 +94,18 @@ def run(
         watch.close()
 
 
-def _run_with_http(file: Path, http: str, *, adopt: bool, as_json: bool, metrics_prefix: str) -> NoReturn:
+def _run_with_http(
+    file: Path, http: str, http_settings: Path | None, *, adopt: bool, as_json: bool, metrics_prefix: str
+) -> NoReturn:
     """Runs the pipeline in a process of its own, without restarts; exits with its exit code."""
-    from tailrace.cli.worker import serve
+    from tailrace.cli.worker import protection_of, serve
     from tailrace.manager.manager import PipelineManager
     from tailrace.manager.restarts import RestartPolicy
 
+    protection = protection_of(http_settings)
     manager = PipelineManager(restarts=RestartPolicy(enabled=False), as_json=as_json)
     start = partial(manager.start_one, file, adopt=adopt)
-    serve(manager, http, lambda ended: start(on_end=ended), metrics_prefix=metrics_prefix)
+    serve(manager, http, protection, lambda ended: start(on_end=ended), metrics_prefix=metrics_prefix)
 
 
 def _leave(log: logs.StructuredLogger) -> NoReturn:

@@ -11,10 +11,11 @@ from collections.abc import Callable, Coroutine
 from concurrent.futures import ThreadPoolExecutor
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import typer
 
+from tailrace.cli.http_option import HttpSettingsFile
 from tailrace.cli.log_option import LogJson
 from tailrace.cli.metrics_option import MetricsPrefix
 from tailrace.errors import ConfigError, install_remedy
@@ -23,6 +24,9 @@ from tailrace.manager.manager import PipelineManager
 from tailrace.manager.restarts import RestartPolicy
 from tailrace.state.config_topic import ConfigTopic
 from tailrace.worker import logs
+
+if TYPE_CHECKING:
+    from tailrace.api.port import PortProtection
 
 HTTP_HELP = "The HTTP port, as PORT or HOST:PORT. Only this machine can reach the default host."
 THREADS = 16
@@ -35,6 +39,7 @@ def worker(
         None, help="A folder with the files of pipelines, such as pipelines/. Changes are noticed within seconds."
     ),
     http: str = typer.Option("127.0.0.1:8083", "--http", metavar="[HOST:]PORT", help=HTTP_HELP),
+    http_settings: HttpSettingsFile = None,
     bootstrap: str = typer.Option(
         "", "--bootstrap", help="Kafka servers of the config topic: pipelines can then be created over HTTP."
     ),
@@ -78,7 +83,7 @@ def worker(
 
         tailrace worker pipelines/
 
-        tailrace worker pipelines/ --http 0.0.0.0:8083
+        tailrace worker pipelines/ --http 0.0.0.0:8083 --http-settings http.yaml
 
         tailrace worker --bootstrap kafka:9092 --config-topic tailrace-configs
     """
@@ -90,11 +95,26 @@ def worker(
             remedy="Name a folder, such as `tailrace worker pipelines/`, or the Kafka servers with --bootstrap.",
         )
     topic = ConfigTopic(kafka_options(bootstrap, kafka_setting), config_topic) if bootstrap else None
+    protection = protection_of(http_settings)
     policy = RestartPolicy(60.0 * restart_minutes, restart_most, enabled=restarts)
     manager = PipelineManager(
-        folder, topic, restarts=policy, silent_seconds=silent_seconds, as_json=logs.is_json(log_json)
+        folder,
+        topic,
+        restarts=policy,
+        silent_seconds=silent_seconds,
+        as_json=logs.is_json(log_json),
+        allowed=protection.allowed,
     )
-    serve(manager, http, lambda _: manager.start(), metrics_prefix=metrics_prefix)
+    serve(manager, http, protection, lambda _: manager.start(), metrics_prefix=metrics_prefix)
+
+
+def protection_of(file: Path | None) -> PortProtection:
+    """Reads the settings of the HTTP port; raises ConfigError."""
+    if find_spec("uvicorn") is None or find_spec("starlette") is None:
+        raise ConfigError("the HTTP port needs libraries that are not installed", remedy=install_remedy("http"))
+    from tailrace.api.port import PortProtection
+
+    return PortProtection(file)
 
 
 def kafka_options(bootstrap: str, given: list[str]) -> KafkaOptions:
@@ -122,6 +142,7 @@ def kafka_options(bootstrap: str, given: list[str]) -> KafkaOptions:
 def serve(
     manager: PipelineManager,
     http: str,
+    protection: PortProtection,
     start: Callable[[Callable[[int], None]], Coroutine[Any, Any, None]],
     *,
     metrics_prefix: str,
@@ -130,13 +151,12 @@ def serve(
 
     `start` gets a function that ends the process earlier, with another code.
     """
-    if find_spec("uvicorn") is None or find_spec("starlette") is None:
-        raise ConfigError("the HTTP port needs libraries that are not installed", remedy=install_remedy("http"))
     from tailrace.api.exposition import require_prefix
-    from tailrace.api.server import is_loopback, listen, parse_address
+    from tailrace.api.server import listen, parse_address
 
     require_prefix(metrics_prefix)
     host, port = parse_address(http)
+    protection.require_protected(host, port)
     opened = listen(host, port)
     port = opened.getsockname()[1]
     log = logs.StructuredLogger("tailrace.http")
@@ -145,7 +165,6 @@ def serve(
 
     async def main() -> int:
         from tailrace.api.app import create_app
-        from tailrace.api.browsers import BrowserGuard
         from tailrace.api.server import HttpServer
         from tailrace.api.v1.routes import JsonApi
         from tailrace.cli.operations import operations, run_for_worker
@@ -162,13 +181,10 @@ def serve(
             loop.add_signal_handler(number, end, 0)
         api = JsonApi(manager, operations(), manager.warm, run_for_worker)
         app = create_app(manager, api.routes(), metrics_prefix=metrics_prefix)
-        server = HttpServer(BrowserGuard(app, loopback=is_loopback(host)), opened)
+        server = HttpServer(protection.guarded(app, host), opened, protection.context)
         server.start()
-        log.info("listening", address=f"http://{manager.worker_id}")
-        if not is_loopback(host):
-            log.warning(
-                "open port", what=f"everybody who can reach {host}:{port} can read and change pipelines", why="--http"
-            )
+        following = asyncio.create_task(protection.follow(host, port), name="settings of the HTTP port")
+        log.info("listening", address=f"{protection.scheme}://{manager.worker_id}")
         starting = asyncio.create_task(start(end))
         waits: list[asyncio.Future[Any]] = [starting, code]
         try:
@@ -178,6 +194,7 @@ def serve(
                 await code
             starting.cancel()
         finally:
+            following.cancel()
             jobs = asyncio.wait_for(api.close(), CLOSE_SECONDS)
             await asyncio.gather(manager.close(), jobs, server.close(), return_exceptions=True)
         return await code

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from tailrace.config import debezium, debezium_keys
+from tailrace.config.allowed import Allowed
 from tailrace.config.flat import FlatConfig, flatten, nest
 from tailrace.config.framework_keys import framework_settings
 from tailrace.config.load import validate_settings
@@ -89,14 +90,22 @@ def translate(name: str, config: FlatConfig, bootstrap: str = "") -> Translation
 
 
 def check_connector(
-    name: str, config: FlatConfig, folder: Path, environ: Mapping[str, str], bootstrap: str = ""
+    name: str,
+    config: FlatConfig,
+    folder: Path,
+    environ: Mapping[str, str],
+    bootstrap: str = "",
+    allowed: Allowed | None = None,
 ) -> CheckedConnector:
     """Validates a connector's configuration; every problem names the key that was given.
 
-    Its secrets are masked in the problems, and forgotten: the settings are not for a connection to a server.
+    Its secrets are masked in the problems, and forgotten: the settings are not for a connection to a server. `allowed`
+    is None for a configuration of the operator, which may use everything.
     """
     with remembered_briefly():
         found = translate(name, config, bootstrap)
+        if _refuse_not_allowed(found, folder, allowed):
+            return CheckedConnector(None, found.problems, found.notes)  # nothing is resolved
         settings, invalid = validate_settings(found.tree, folder, environ)
         problems = list(found.problems)
         known = {problem.key for problem in problems}
@@ -108,9 +117,15 @@ def check_connector(
     return CheckedConnector(None if problems else settings, problems, found.notes)
 
 
-def pipeline_tree(name: str, config: FlatConfig, bootstrap: str = "") -> dict[str, Any]:
-    """Returns the nested settings, as a pipeline's file has them; raises ConfigError if a key cannot be translated."""
+def pipeline_tree(
+    name: str, config: FlatConfig, bootstrap: str = "", *, folder: Path = Path(), allowed: Allowed | None = None
+) -> dict[str, Any]:
+    """Returns the nested settings, as a pipeline's file has them; raises ConfigError if a key cannot be translated.
+
+    `allowed` is as for `check_connector`; relative paths are relative to `folder`.
+    """
     found = translate(name, config, bootstrap)
+    _refuse_not_allowed(found, folder, allowed)
     if found.problems:
         raise connector_error(name, found.problems)
     return found.tree
@@ -142,6 +157,15 @@ def _check_name(name: str, given: dict[str, str], found: Translation) -> None:
             found.refuse(key, f"is not the name of the connector, {name!r}", "remove it, or make both the same")
     if not _is_name(name):
         found.refuse("name", "is not a name of a pipeline", "use a-z, 0-9, _ and -, at most 48 characters")
+
+
+def _refuse_not_allowed(found: Translation, folder: Path, allowed: Allowed | None) -> bool:
+    """Refuses what a configuration may not use of the worker's machine; returns whether there is any."""
+    refused = [] if allowed is None else list(allowed.problems(found.tree, folder))
+    for each in refused:
+        place = ".".join(each.place)
+        found.refuse(found.origins.get(place, place), each.what, each.remedy)
+    return bool(refused)
 
 
 def _refuse_code(tree: Mapping[str, Any], found: Translation) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import difflib
 import types
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Union, get_args, get_origin
@@ -37,7 +37,11 @@ class SettingProblem:
 
 
 def config_error(
-    file: Path, problems: list[SettingProblem], lines: dict[KeyPath, int], origins: dict[KeyPath, str]
+    file: Path,
+    problems: list[SettingProblem],
+    lines: dict[KeyPath, int],
+    origins: dict[KeyPath, str],
+    then: str = "run `tailrace check`",
 ) -> ConfigError:
     """Combines all problems into one error; each names the file, the line or the variable, and the setting."""
 
@@ -53,28 +57,43 @@ def config_error(
     return ConfigError(
         f"{file} has {len(problems)} problems",
         why=mask(listed),
-        remedy="Correct all of them, then run `tailrace check`.",
+        remedy=f"Correct all of them, then {then}.",
     )
 
 
-def found_problems(error: ValidationError, written: dict[str, Any]) -> list[SettingProblem]:
+def found_problems(
+    error: ValidationError,
+    written: dict[str, Any],
+    root: type[Section] = PipelineSettings,
+    secret_places: Sequence[KeyPath] = SECRET_PLACES,
+) -> list[SettingProblem]:
     """Translates pydantic's errors; `written` is the file's data before references were resolved."""
     details = error.errors(include_url=False, include_input=True)
-    return [_problem(detail, written) for detail in details]
+    return [_problem(detail, written, root, secret_places) for detail in details]
 
 
-def field_at(place: KeyPath) -> FieldInfo | None:
+def field_at(place: KeyPath, root: type[Section] = PipelineSettings) -> FieldInfo | None:
     """Returns the declaration of a setting, or None if there is no such setting."""
-    model: type[Section] | None = PipelineSettings
+    model: type[Section] | None = root
     found: FieldInfo | None = None
+    entries: type[Section] | None = None
     for name in place:
+        if entries is not None:  # `name` is that of an entry of a map
+            model, entries = entries, None
+            continue
         if model is None:
             return found if found is not None and found.annotation is not None and name.isdigit() else None
         found = model.model_fields.get(name)
         if found is None:
             return None
-        model = section_of(found)
+        model, entries = section_of(found), entry_section(found)
     return found
+
+
+def entry_section(field: FieldInfo) -> type[Section] | None:
+    """Returns the model of the entries of a field that is a map of sections."""
+    options = get_args(field.annotation) if get_origin(field.annotation) is dict else ()
+    return next((o for o in options if isinstance(o, type) and issubclass(o, Section)), None)
 
 
 def section_of(field: FieldInfo) -> type[Section] | None:
@@ -84,32 +103,38 @@ def section_of(field: FieldInfo) -> type[Section] | None:
     return next((o for o in options if isinstance(o, type) and issubclass(o, Section)), None)
 
 
-def _problem(detail: ErrorDetails, written: dict[str, Any]) -> SettingProblem:
+def _problem(
+    detail: ErrorDetails, written: dict[str, Any], root: type[Section], secret_places: Sequence[KeyPath]
+) -> SettingProblem:
     place = tuple(str(part) for part in detail["loc"] if part != "[key]")
-    field, kind, leaf = field_at(place), detail["type"], place[-1] if place else ""
+    field, kind, leaf = field_at(place, root), detail["type"], place[-1] if place else ""
+
+    def given(at: KeyPath) -> str:
+        return _given(at, written, root, secret_places)
+
     if kind == "extra_forbidden":
-        return unknown_setting(place)
+        return unknown_setting(place, root)
     if kind == "tailrace":
         context = detail.get("ctx", {})
         place = context["place"] or place
-        return SettingProblem(place, f"{_given(place, written)}expected {context['expected']}", context["remedy"])
+        return SettingProblem(place, f"{given(place)}expected {context['expected']}", context["remedy"])
     expected = field.description if field and field.description else "a known setting"
     example = f"{leaf}: {field.examples[0]}" if field and field.examples else ""
     if kind == "missing":
         under = f" under `{'.'.join(place[:-1])}:`" if len(place) > 1 else ""
         return SettingProblem(place, f"is missing: expected {expected}", f"add `{example}`{under}")
     if not example:
-        return SettingProblem(place, f"{_given(place, written)}expected {expected}", "remove it, or correct the name")
-    return SettingProblem(place, f"{_given(place, written)}expected {expected}", f"write it like `{example}`")
+        return SettingProblem(place, f"{given(place)}expected {expected}", "remove it, or correct the name")
+    return SettingProblem(place, f"{given(place)}expected {expected}", f"write it like `{example}`")
 
 
-def unknown_setting(place: KeyPath) -> SettingProblem:
+def unknown_setting(place: KeyPath, root: type[Section] = PipelineSettings) -> SettingProblem:
     """Reports an unknown setting without its value, which may be a misspelt password."""
-    parent = field_at(place[:-1])
-    model = (section_of(parent) if parent else None) or PipelineSettings
+    parent = field_at(place[:-1], root)
+    model = ((section_of(parent) or entry_section(parent)) if parent else None) or root
     known = list(model.model_fields)
     close = difflib.get_close_matches(place[-1].lower().replace("-", "_"), known, n=1)
-    elsewhere = [".".join(path) for path in all_places() if path[-1] == place[-1]]
+    elsewhere = [".".join(path) for path in all_places(root) if path[-1] == place[-1]]
     if close:
         remedy = f"did you mean `{close[0]}`?"
     elif elsewhere:
@@ -127,7 +152,7 @@ def all_places(model: type[Section] = PipelineSettings, above: KeyPath = ()) -> 
             yield from all_places(section, (*above, name))
 
 
-def _given(place: KeyPath, written: dict[str, Any]) -> str:
+def _given(place: KeyPath, written: dict[str, Any], root: type[Section], secret_places: Sequence[KeyPath]) -> str:
     if not place:
         return "is inconsistent: "
     value: object = written
@@ -138,11 +163,11 @@ def _given(place: KeyPath, written: dict[str, Any]) -> str:
             value = value[int(name)]
         else:
             return "is missing: " if depth == len(place) else "is wrong: "
-    field = field_at(place)
+    field = field_at(place, root)
     is_section = field is not None and section_of(field) is not None
     if value is None:
         return "is given without a value: "
-    if is_section or any(place[: len(secret)] == secret for secret in SECRET_PLACES) or field is None:
+    if is_section or any(place[: len(secret)] == secret for secret in secret_places) or field is None:
         return "is wrong: "
     if isinstance(value, list | dict):
         return f"is {'a list' if isinstance(value, list) else 'a mapping'}: "

@@ -11,8 +11,9 @@ from __future__ import annotations
 import os
 import re
 import stat
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
+from typing import NamedTuple
 
 _TOKEN = re.compile(r"\$\$\{|\$\{(?P<body>[^}]*)(?P<end>\}?)")
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
@@ -30,6 +31,13 @@ class UnresolvedError(Exception):
         self.remedy = remedy
 
 
+class SecretReference(NamedTuple):
+    """A reference in a text: `kind` is env or file, `name` the variable or the path."""
+
+    kind: str
+    name: str
+
+
 Fit = Callable[[str, str, str], str]
 
 
@@ -40,6 +48,19 @@ def _unchanged(value: str, _before: str, _after: str) -> str:
 def has_reference(text: str) -> bool:
     """Whether the text contains a reference or an escape."""
     return "${" in text
+
+
+def found_references(text: str) -> Iterator[SecretReference]:
+    """Yields the references of a text, without those that cannot be resolved anyway."""
+    for token in _TOKEN.finditer(text):
+        kind, _, rest = (token["body"] or "").partition(":")
+        if kind == "env":
+            yield SecretReference(kind, rest)
+        elif kind == "file" and rest:
+            yield SecretReference("file", _path_and_key(rest)[0])
+        elif kind == "dir" and rest:
+            folder, _, name = rest.rpartition(":")
+            yield SecretReference("file", f"{folder}/{name}")
 
 
 def resolve(text: str, environ: Mapping[str, str], folder: Path, fit: Fit = _unchanged) -> str:
@@ -75,10 +96,7 @@ def _variable(name: str, environ: Mapping[str, str]) -> str:
 
 
 def _file(rest: str, folder: Path) -> str:
-    # A colon separates the key, unless what follows it is more path.
-    name, colon, key = rest.rpartition(":")
-    if not colon or "/" in key or not name:
-        name, key = rest, ""
+    name, key = _path_and_key(rest)
     try:
         text = _read(folder / name).decode()
     except OSError as error:
@@ -94,6 +112,12 @@ def _file(rest: str, folder: Path) -> str:
     if not value:
         raise UnresolvedError(f"the file {name} has an empty value", f"put the value into {name}")
     return value
+
+
+def _path_and_key(rest: str) -> tuple[str, str]:
+    # A colon separates the key, unless what follows it is more path.
+    name, colon, key = rest.rpartition(":")
+    return (name, key) if colon and "/" not in key and name else (rest, "")
 
 
 def _read(path: Path) -> bytes:

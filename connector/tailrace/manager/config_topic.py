@@ -14,6 +14,7 @@ from typing import Any
 
 import yaml
 
+from tailrace.config.allowed import Allowed
 from tailrace.config.connector import pipeline_tree
 from tailrace.config.load import load_pipeline
 from tailrace.errors import ConfigError, TailraceError
@@ -54,11 +55,16 @@ def _garbage(key: str, why: str) -> ConfigError:
     )
 
 
-def found_in_topic(name: str, config: Mapping[str, str], folder: Path, base: Path, bootstrap: str) -> FoundPipeline:
-    """Writes the file of a configuration into `folder`, and validates it. Relative paths are relative to `base`."""
+def found_in_topic(
+    name: str, config: Mapping[str, str], folder: Path, base: Path, bootstrap: str, allowed: Allowed | None = None
+) -> FoundPipeline:
+    """Writes the file of a configuration into `folder`, and validates it. Relative paths are relative to `base`.
+
+    A configuration that uses more than is `allowed` has an error, and its references are not resolved.
+    """
     file = folder / f"{name}.yaml"
     try:
-        tree = absolute_paths(pipeline_tree(name, config, bootstrap), base)
+        tree = absolute_paths(pipeline_tree(name, config, bootstrap, folder=base, allowed=allowed), base)
         write_private(file, yaml.safe_dump(tree, allow_unicode=True, sort_keys=False))
         return FoundPipeline(name, file, dict(config), load_pipeline(file))
     except TailraceError as error:

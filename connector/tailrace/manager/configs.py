@@ -11,6 +11,7 @@ import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 
+from tailrace.config.allowed import Allowed
 from tailrace.config.model import PipelineSettings
 from tailrace.errors import ConfigError, ConfigsReadOnly, PipelineExists, TailraceError, Unavailable
 from tailrace.manager.config_topic import config_record, found_in_topic, parse_record
@@ -27,7 +28,11 @@ _is_name = re.compile(r"[a-z0-9_-]{1,48}").fullmatch
 class PipelineConfigs:
     """Applies what was added, changed or removed to the registry, one change at a time."""
 
-    def __init__(self, registry: PipelineRegistry, folder: Path | None, topic: ConfigTopic | None) -> None:
+    def __init__(
+        self, registry: PipelineRegistry, folder: Path | None, topic: ConfigTopic | None, allowed: Allowed
+    ) -> None:
+        """`allowed` is what configurations of the topic may use of this machine; files may use everything."""
+        self.allowed = allowed
         self.folder = PipelineFolder(folder) if folder is not None else None
         self.topic = topic
         self._registry = registry
@@ -150,7 +155,7 @@ class PipelineConfigs:
                     remedy="Remove the file, or delete the configuration with a tombstone under that key.",
                 )
             found = await asyncio.to_thread(
-                found_in_topic, name, config, Path(self._files.name), self.base, self.bootstrap
+                found_in_topic, name, config, Path(self._files.name), self.base, self.bootstrap, self.allowed
             )
         except TailraceError as error:
             registry.note_problem(place, error)
@@ -176,7 +181,9 @@ class PipelineConfigs:
                 f"{name[:60]!r} is not a name of a pipeline", remedy="Use a-z, 0-9, _ and -, at most 48 characters."
             )
         with tempfile.TemporaryDirectory(dir=self._files.name) as folder:
-            found = await asyncio.to_thread(found_in_topic, name, config, Path(folder), self.base, self.bootstrap)
+            found = await asyncio.to_thread(
+                found_in_topic, name, config, Path(folder), self.base, self.bootstrap, self.allowed
+            )
         if found.settings is None:
             raise found.error or ConfigError("the configuration is invalid")
         return found.settings

@@ -10,6 +10,7 @@ import traceback
 from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
 
+from tailrace.config.allowed import NOTHING, Allowed
 from tailrace.config.secrets import mask
 from tailrace.errors import Action, ConfigError, PipelineExists, TailraceError
 from tailrace.kafka.client import KafkaOptions
@@ -48,11 +49,15 @@ class PipelineManager:
         restarts: RestartPolicy | None = None,
         silent_seconds: float = SILENT_SECONDS,
         as_json: bool = True,
+        allowed: Allowed = NOTHING,
     ) -> None:
-        """Pipelines come from the files of `folder`, from `config_topic`, or from both."""
+        """Pipelines come from the files of `folder`, from `config_topic`, or from both.
+
+        `allowed` is what configurations of the topic may use of this machine.
+        """
         options = RunOptions(restarts or RestartPolicy(), silent_seconds, as_json)
         self._registry = PipelineRegistry(options)
-        self._configs = PipelineConfigs(self._registry, folder, config_topic)
+        self._configs = PipelineConfigs(self._registry, folder, config_topic, allowed)
         self.worker_id = ""
         """`host:port` under which the HTTP edge can be reached."""
         self.is_started = False
@@ -82,6 +87,11 @@ class PipelineManager:
     def bootstrap(self) -> str:
         """The Kafka servers of a pipeline whose configuration names none; empty if it must name them."""
         return self._configs.bootstrap
+
+    @property
+    def allowed(self) -> Allowed:
+        """What configurations that are sent over REST may use of this machine."""
+        return self._configs.allowed
 
     @property
     def base(self) -> Path:

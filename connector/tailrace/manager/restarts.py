@@ -69,6 +69,7 @@ STAYS_FAILED = frozenset(
         "ConfigsReadOnly",
         "ConfigTopicUnfit",
         "AddressInUse",
+        "PortUnprotected",
         # The position and the log do not fit together: a person decides (`tailrace recover`, `--adopt`).
         "SourceError",
         "SlotMissing",
@@ -97,6 +98,9 @@ STAYS_FAILED = frozenset(
         # Not raised by pipelines.
         "EventUnknown",
         "JobUnknown",
+        "NotAuthenticated",
+        "NotAuthorized",
+        "TooManyRequests",
         "WorkerBusy",
         "WorkerUnavailable",
         "ArchiveError",

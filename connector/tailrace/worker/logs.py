@@ -25,6 +25,8 @@ FORMATS = ("auto", "text", "json")
 
 ROOT = "root"
 OWN, LIBRDKAFKA = "tailrace", "librdkafka"
+AUDIT = "tailrace.audit"
+"""The audit log of the HTTP port. Its level is fixed: whoever makes changes could otherwise hide them."""
 LOGGERS = (
     OWN,
     "tailrace.alerts",
@@ -154,6 +156,7 @@ def configure(*, as_json: bool | None = None, **fields: object) -> None:
     for name in LOGGERS:
         logging.getLogger(name).setLevel(logging.NOTSET)
     logging.getLogger(OWN).setLevel(logging.INFO)
+    logging.getLogger(AUDIT).setLevel(logging.INFO)
     logging.getLogger(LIBRDKAFKA).setLevel(LEVELS["OFF"])
 
 
@@ -187,6 +190,12 @@ def set_level(logger: str, level: str) -> list[str]:
     if logger not in known and (not _NAME.fullmatch(logger) or len(known) >= MAX_LOGGERS):
         raise ConfigError(
             f"{logger[:40]!r} is not the name of a logger", remedy=f"Give one of: {', '.join((ROOT, *LOGGERS))}."
+        )
+    if logger == AUDIT or logger.startswith(f"{AUDIT}."):
+        raise ConfigError(
+            f"the level of {AUDIT} cannot be changed",
+            why="It logs who changes what.",
+            remedy="Filter its lines by `logger` where logs are collected.",
         )
     names = known if logger == ROOT else {logger, *(each for each in known if each.startswith(f"{logger}."))}
     for name in names:

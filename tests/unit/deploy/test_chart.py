@@ -15,7 +15,10 @@ from referencing.jsonschema import DRAFT4
 
 from helpers.deploy_files import ALERTS, CHART, DASHBOARD, ROOT, dockerfile_steps, parse_command
 from helpers.deploy_tools import Unavailable, helm, kubernetes_schema, kubernetes_schemas, operator_schema
+from helpers.port_certificates import Authority
 from tailrace import __version__
+from tailrace.api.access import OPEN_PATHS
+from tailrace.api.port import PortProtection
 from tailrace.config.load import load_pipeline
 from tools import manifests
 
@@ -28,6 +31,7 @@ FULL = {
     "schemas": {"OrderPlaced/1.json": '{"type": "object"}', "OrderPlaced/2.avsc": '"string"'},
     "topics": {"orders.yaml": "topic: shop.orders\n"},
     "secretName": "shop-secrets",
+    "http": {"secretName": "shop-http", "settings": {"allow": {"variables": ["SHOP_*"]}}},
     "extraArgs": ["--restart-minutes", "2"],
     "extraEnv": [{"name": "TAILRACE_LOG", "value": "json"}],
     "extraVolumes": [{"name": "tls", "secret": {"secretName": "tls"}}],
@@ -152,6 +156,7 @@ def test_helm_finds_nothing_to_complain_about(tmp_path: Path) -> None:
         {"metrics": {"prefix": "9-lives"}},
         {"networkPolicy": {"egressPorts": [0]}},
         {"image": {"pullPolicy": "Sometimes"}},
+        {"http": {"secretName": ""}},
     ],
     ids=lambda wrong: next(iter(wrong)),
 )
@@ -177,6 +182,43 @@ def test_the_program_takes_the_command(tmp_path: Path) -> None:
     assert given["restart_minutes"] == 2
     assert str(given["folder"]) in {mount["mountPath"] for mount in container["volumeMounts"]}
     assert container["image"] == "registry.example.org/tailrace:9.9"
+
+
+@pytest.mark.parametrize("tls", [True, False])
+def test_the_port_is_protected(tls: bool, tmp_path: Path) -> None:
+    """The worker accepts the file that the chart renders, with the files of the Secret."""
+    without = {"settings": {"tls": None, "behind_tls_proxy": True}}
+    objects = rendered(FULL if tls else {**FULL, "http": without}, tmp_path)
+    pod = only(objects, "Deployment")["spec"]["template"]["spec"]
+    [container] = pod["containers"]
+    given = parse_command(container["args"])
+    mounts = {mount["name"]: mount["mountPath"] for mount in container["volumeMounts"]}
+    volumes = {volume["name"]: volume for volume in pod["volumes"]}
+    assert str(given["http_settings"]) == f"{mounts['http-settings']}/http.yaml"
+    secret = volumes["http-secrets"]["secret"]["secretName"]
+    assert secret == ("shop-http" if tls else "tailrace-http")
+    text = objects["ConfigMap", volumes["http-settings"]["configMap"]["name"]]["data"]["http.yaml"]
+    folder = tmp_path / "secret"
+    folder.mkdir()
+    pair = Authority(tmp_path / "authority").issue()
+    for name, content in {
+        "admin": b"0123456789abcdef-admin", "read": b"0123456789abcdef-read",
+        "tls.crt": pair.certificate.read_bytes(), "tls.key": pair.key.read_bytes(),
+    }.items():  # fmt: skip
+        (folder / name).write_bytes(content)
+    file = tmp_path / "http.yaml"
+    file.write_text(text.replace(mounts["http-secrets"], str(folder)))
+    protection = PortProtection(file)
+    protection.require_protected("0.0.0.0", 8083)
+    scheme = "https" if tls else "http"
+    assert protection.scheme == scheme
+    for probe in ("startupProbe", "livenessProbe", "readinessProbe"):
+        assert container[probe]["httpGet"]["scheme"] == scheme.upper()
+        assert container[probe]["httpGet"]["path"] in OPEN_PATHS
+    [endpoint] = only(objects, "ServiceMonitor")["spec"]["endpoints"]
+    assert endpoint["scheme"] == scheme
+    assert endpoint["authorization"]["credentials"] == {"name": secret, "key": "read"}
+    assert ("tlsConfig" in endpoint) == tls
 
 
 def test_the_prefix_reaches_the_worker_the_alerts_and_the_dashboard(tmp_path: Path) -> None:

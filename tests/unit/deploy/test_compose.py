@@ -15,6 +15,7 @@ import yaml
 from helpers.deploy_files import COMPOSE, ROOT, compose, parse_command
 from helpers.deploy_tools import Unavailable, compose_schema, promtool
 from tailrace.cli.project.command import load_app
+from tailrace.config.http_port import load_http_settings
 from tailrace.config.load import load_pipeline
 from tailrace.testkit.stack import registry
 from tailrace.testkit.stack.containers import KAFKA_IMAGE, MONGO_IMAGE
@@ -72,10 +73,13 @@ def test_the_worker_reads_the_mounted_pipelines_and_listens_on_the_published_por
         "/etc/tailrace/pipelines": "./pipelines",
         "/etc/tailrace/schemas": "../schemas",
         "/etc/tailrace/topics": "../topics",
+        "/etc/tailrace/worker": "./worker",
     }
     assert str(given["folder"]) in mounts
     assert [port.rpartition(":")[2] for port in SERVICES["worker"]["ports"]] == [given["http"].rpartition(":")[2]]
     assert "/readyz" in " ".join(SERVICES["worker"]["healthcheck"]["test"])
+    assert str(given["http_settings"].parent) in mounts
+    assert (ROOT / "compose" / "worker" / given["http_settings"].name).is_file()
 
 
 @pytest.mark.parametrize("file", sorted((ROOT / "compose" / "pipelines").glob("*.yaml")), ids=lambda file: file.stem)
@@ -97,9 +101,22 @@ def test_each_pipeline_is_valid_where_it_is_mounted(file: Path, tmp_path: Path) 
         assert str(settings.schemas.registry.url) == address
 
 
-def test_the_pipelines_use_all_variables_of_the_worker_and_no_others() -> None:
+def test_the_port_of_the_worker_is_protected() -> None:
+    token = "0123456789abcdef"
+    file = ROOT / "compose" / "worker" / "http.yaml"
+    settings = load_http_settings(file, {"WORKER_TOKEN": token})
+    assert settings.authenticates
+    assert settings.tokens["admin"].role == "admin"
+    assert settings.metrics == "open"  # prometheus.yml has no token
+    text = (ROOT / "compose" / "env.example").read_text(encoding="utf-8")
+    [example] = re.findall(r"^WORKER_TOKEN=(.*)$", text, re.MULTILINE)
+    assert load_http_settings(file, {"WORKER_TOKEN": example}).authenticates
+
+
+def test_worker_and_pipelines_use_all_variables_of_the_worker_and_no_others() -> None:
     used = set[str]()
-    for file in (ROOT / "compose" / "pipelines").glob("*.yaml"):
+    files = [ROOT / "compose" / "worker" / "http.yaml", *(ROOT / "compose" / "pipelines").glob("*.yaml")]
+    for file in files:
         used |= set(re.findall(r"\$\{env:([A-Z_]+)\}", file.read_text(encoding="utf-8")))
     assert used == set(SERVICES["worker"]["environment"])
 

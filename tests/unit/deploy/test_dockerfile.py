@@ -81,7 +81,7 @@ def test_its_command_is_a_worker_on_the_exposed_port_and_the_health_check_asks_i
     given = parse_command(entry["CMD"].arguments)
     assert given["command"] == "tailrace worker"
     host, _, port = given["http"].partition(":")
-    assert host == "0.0.0.0"
+    assert host == "0.0.0.0"  # needs TAILRACE_HTTP_SETTINGS: without it the worker refuses to start
     assert entry["EXPOSE"].text == port
     check = entry["HEALTHCHECK"].text
     assert f"HTTPConnection('127.0.0.1', {port}," in check

@@ -11,6 +11,7 @@ from urllib.parse import quote
 from starlette.requests import Request
 from starlette.responses import Response
 
+from tailrace.api.audit import add_details
 from tailrace.api.connect.answers import ConnectError, empty_answer, invalid_config, json_answer
 from tailrace.api.connect.requests import flat_config, read_object
 from tailrace.api.connect.states import info_json, shown_config, status_json, tasks_json
@@ -60,6 +61,7 @@ class Connectors:
         target = body.get("initial_state")
         if target is not None and (not isinstance(target, str) or target.upper() not in INITIAL_STATES):
             raise ConnectError(400, f"initial_state is not one of {', '.join(INITIAL_STATES)}")
+        add_details(request, pipeline=str(name)[:100])
         async with self._changing:
             return await self._create(request, str(name), _named(str(name), config), str(target or RUNNING).upper())
 
@@ -127,7 +129,13 @@ class Connectors:
         """Validates a configuration and logs what is ignored in it; raises ConnectError with all problems."""
         config, hidden = unmasked(config, stored)
         checked: CheckedConnector = await asyncio.to_thread(
-            check_connector, name, config, self._manager.base, os.environ, self._manager.bootstrap
+            check_connector,
+            name,
+            config,
+            self._manager.base,
+            os.environ,
+            self._manager.bootstrap,
+            self._manager.allowed,
         )
         known = {problem.key for problem in hidden}
         problems = [*hidden, *(problem for problem in checked.problems if problem.key not in known)]

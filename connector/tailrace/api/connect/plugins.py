@@ -52,7 +52,13 @@ class Plugins:
         existing = self._manager.pipelines.get(name or "")
         config, hidden = unmasked(config, existing.config if existing is not None else {})
         checked = await asyncio.to_thread(
-            check_connector, name or "unnamed", config, self._manager.base, os.environ, self._manager.bootstrap
+            check_connector,
+            name or "unnamed",
+            config,
+            self._manager.base,
+            os.environ,
+            self._manager.bootstrap,
+            self._manager.allowed,
         )
         known = {problem.key for problem in hidden}
         problems = [*hidden, *(problem for problem in checked.problems if problem.key not in known)]

@@ -23,6 +23,8 @@ _STATUS = {
     "DeadLetterMissing": 404,
     "NotFound": 404,
     "MethodNotAllowed": 405,
+    "NotAuthenticated": 401,
+    "NotAuthorized": 403,
     "PipelineExists": 409,
     "OutOfReach": 400,
     "SchemaError": 400,

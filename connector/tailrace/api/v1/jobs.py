@@ -42,7 +42,10 @@ logger = logging.getLogger(__name__)
 class Job:
     """One call of an operation."""
 
-    def __init__(self, operation: Operation, pipeline: str, words: list[str], folder: Path) -> None:
+    def __init__(
+        self, operation: Operation, pipeline: str, words: list[str], folder: Path, values: Mapping[str, Value]
+    ) -> None:
+        self.values = dict(values)
         self.id = secrets.token_hex(8)
         self.operation = operation
         self.pipeline = pipeline
@@ -125,7 +128,7 @@ class Jobs:
         words = operation.words(str(file.resolve()), values, files, as_json=True, yes=True)
         if operation.writes:
             words.insert(len(operation.name.split()), f"{operation.writes}=.")
-        job = Job(operation, pipeline, words, folder)
+        job = Job(operation, pipeline, words, folder, values)
         self._jobs[job.id] = job
         task = asyncio.create_task(self._run(job), name=f"job {job.id}")
         self._tasks.add(task)

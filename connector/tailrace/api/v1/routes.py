@@ -11,6 +11,8 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute, Mount, Route
 
+from tailrace.api.access import require_admin
+from tailrace.api.audit import AuditLog, add_details
 from tailrace.api.v1 import answers, openapi
 from tailrace.api.v1.answers import answer, error_json, job_json, refusal, result_of
 from tailrace.api.v1.command_stream import CommandResponse, output_of, read_call
@@ -48,6 +50,7 @@ class JsonApi:
         self.stream = EventStream(self._states)
         self.jobs = Jobs(warm, run, self._job_changed)
         self.plans = Plans()
+        self._audit = AuditLog()
 
     def routes(self) -> list[BaseRoute]:
         app = Starlette(
@@ -111,21 +114,27 @@ class JsonApi:
         async def call(request: Request) -> Response:
             pipeline = self._pipeline(request)
             given = from_query(request, operation) if operation.method == "GET" else await from_body(request, operation)
-            job = self._submit(operation, pipeline, given)
+            job = self._submit(request, operation, pipeline, given)
             return _accepted(job) if operation.long else await _awaited(job)
 
         return call
 
-    def _submit(self, operation: Operation, pipeline: ManagedPipeline, given: OperationCall) -> Job:
+    def _submit(self, request: Request, operation: Operation, pipeline: ManagedPipeline, given: OperationCall) -> Job:
+        reads_events = operation.needs_admin(given.values)
+        if reads_events:
+            require_admin(request, f"use `{operation.name}`, which shows events")
         contents = dict(given.contents)
         if "plan" in contents:
             contents["plan"] = self.plans.resolved(contents["plan"])
-        return self.jobs.submit(operation, pipeline.name, pipeline.file, given.values, contents)
+        job = self.jobs.submit(operation, pipeline.name, pipeline.file, given.values, contents)
+        if reads_events or operation.method != "GET":
+            add_details(request, operation=operation.name, pipeline=pipeline.name, job=job.id)
+        return job
 
     def _trace(self, operation: Operation) -> Endpoint:
         async def trace(request: Request) -> Response:
             given = from_query(request, operation, {EVENT_ID: request.path_params[EVENT_ID]})
-            return await _awaited(self._submit(operation, self._pipeline(request), given))
+            return await _awaited(self._submit(request, operation, self._pipeline(request), given))
 
         return trace
 
@@ -137,7 +146,7 @@ class JsonApi:
 
             async def ask(pipeline: ManagedPipeline) -> Job:
                 async with places:  # however many pipelines there are, the queue is not filled
-                    job = self._submit(operation, pipeline, given)
+                    job = self._submit(request, operation, pipeline, given)
                     await job.ended.wait()
                     return job
 
@@ -163,6 +172,7 @@ class JsonApi:
         """For `tailrace --worker`. Not part of the documented API."""
         pipeline = self._pipeline(request)
         call = await read_call(request, self._operations)
+        add_details(request, operation=call.operation.name, pipeline=pipeline.name)
         self.jobs.require_room()
         return CommandResponse(output_of(self.jobs, call, pipeline.file))
 
@@ -170,10 +180,16 @@ class JsonApi:
         return answer({"jobs": [job_json(job, result=False) for job in self.jobs.all()]})
 
     async def _show_job(self, request: Request) -> Response:
-        return answer(job_json(self.jobs.get(request.path_params["job_id"])))
+        job = self.jobs.get(request.path_params["job_id"])
+        if job.operation.needs_admin(job.values):
+            require_admin(request, f"read the result of `{job.operation.name}`, which shows events")
+            add_details(request, operation=job.operation.name, pipeline=job.pipeline, job=job.id)
+        return answer(job_json(job))
 
     async def _stop_job(self, request: Request) -> Response:
-        return answer(job_json(await self.jobs.stop(request.path_params["job_id"])))
+        job = await self.jobs.stop(request.path_params["job_id"])
+        add_details(request, operation=job.operation.name, pipeline=job.pipeline, job=job.id)
+        return answer(job_json(job))
 
     async def _follow(self, request: Request) -> Any:  # noqa: ANN401 - any ASGI application is a response
         if request.method == "HEAD":
@@ -192,8 +208,11 @@ class JsonApi:
         return {name: pipeline_state(each) for name, each in self._manager.pipelines.items()}
 
     def _job_changed(self, job: Job) -> None:
-        if job.ended.is_set() and job.outcome and job.operation.writes:
-            self.plans.keep(job.outcome.result)
+        if job.ended.is_set() and job.outcome:
+            if job.operation.writes:
+                self.plans.keep(job.outcome.result)
+            if job.operation.method != "GET":
+                self._audit.job_ended(job.id, job.operation.name, job.pipeline, job.state, job.outcome.exit_code)
         self.stream.publish("job", job_json(job, result=False))
 
 

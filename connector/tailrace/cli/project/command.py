@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 import typer
 
 from tailrace.cli import restore_default_handlers
+from tailrace.cli.http_option import HttpSettingsFile
 from tailrace.cli.log_option import LogJson
 from tailrace.cli.project.telemetry import exporting
 from tailrace.errors import ConfigError, TailraceError, install_remedy
@@ -45,6 +46,7 @@ def project(
         metavar="[HOST:]PORT",
         help="Serve /metrics, /livez and /readyz on this address. Without a host, only this machine can connect.",
     ),
+    http_settings: HttpSettingsFile = None,
     metrics_prefix: str = typer.Option("tailrace", "--metrics-prefix", help="How the names of all metrics begin."),
 ) -> None:
     """Run a worker of a projection app, until SIGTERM.
@@ -85,7 +87,7 @@ def project(
     filter_repeated_errors()
     worker = ProjectionWorker(found, override_logging=False, quiet=True, redirect_stdouts=False)
     worker.spinner = None
-    edge = _serve(found, http, metrics_prefix, log) if http is not None else nullcontext()
+    edge = _serve(found, http, http_settings, metrics_prefix, log) if http is not None else nullcontext()
     log.info("starting", broker=";".join(f"{url.host}:{url.port}" for url in found.conf.broker_consumer))
     use_one_heap()
     reduce_garbage_collection()
@@ -104,16 +106,22 @@ def project(
     log.info("stopped", records=found.reader.records if found.reader is not None else 0)
 
 
-def _serve(app: ProjectionApp, address: str, prefix: str, log: logs.StructuredLogger) -> AbstractContextManager[object]:
+def _serve(
+    app: ProjectionApp, address: str, settings: Path | None, prefix: str, log: logs.StructuredLogger
+) -> AbstractContextManager[object]:
     """Opens the HTTP edge; it ends with the context."""
     try:
+        from tailrace.api import port as ports
         from tailrace.api import projections, server
     except ModuleNotFoundError as error:
         raise ConfigError(f"--http needs {error.name}, which is not installed", remedy=install_remedy("http")) from None
     host, port = server.parse_address(address)
-    edge = projections.ProjectionEdge(app, host, port, prefix)
+    protection = ports.PortProtection(settings)
+    if settings is not None:
+        protection.require_protected(host, port)
+    edge = projections.ProjectionEdge(app, host, port, prefix, protection)
     log.info("http", host=host, port=edge.port)
-    if not server.is_loopback(host):
+    if not server.is_loopback(host) and not protection.settings.authenticates:
         log.warning("notice", what=f"everyone who can reach {host}:{edge.port} can read the metrics of this worker")
     return closing(edge)
 

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from tailrace.errors import ConfigError
 from tailrace.outbox.writer.pressure import Pressure
 from tailrace.outbox.writer.requests import Call, Steps
+from tailrace.outbox.writer.worker_connection import authorization, open_connection
 
 if TYPE_CHECKING:
     from urllib.parse import SplitResult
@@ -86,6 +87,8 @@ class StatusReader:
         began = time.monotonic()
         try:
             found = self._status(*self._get())
+        except ConfigError as error:
+            found = self._silent(error.what)
         except (OSError, HTTPException, ValueError) as error:
             found = self._silent(getattr(error, "strerror", None) or str(error) or type(error).__name__)
         now = time.monotonic()
@@ -95,13 +98,11 @@ class StatusReader:
 
     def _get(self) -> tuple[int, Any]:
         """Returns the status of the answer and its JSON."""
-        from http.client import HTTPConnection, HTTPSConnection
-
-        kind = HTTPSConnection if self._address.scheme == "https" else HTTPConnection
+        headers = {"Accept": "application/json", "Connection": "close", **authorization(self._address)}
         # Host and port are valid: the address was checked.
-        connection = kind(self._address.hostname or "", self._address.port, timeout=TIMEOUT_SECONDS)
+        connection = open_connection(self._address, self._address.port, TIMEOUT_SECONDS)
         try:
-            connection.request("GET", self._path, headers={"Accept": "application/json", "Connection": "close"})
+            connection.request("GET", self._path, headers=headers)
             answer = connection.getresponse()
             return answer.status, json.loads(answer.read(MOST_BYTES))
         finally:

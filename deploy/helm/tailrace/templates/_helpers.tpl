@@ -23,3 +23,7 @@ app.kubernetes.io/managed-by: {{ .Release.Service }}
 {{- define "tailrace.schemaKey" -}}
 {{ . | replace "/" "__" }}
 {{- end }}
+
+{{- define "tailrace.scheme" -}}
+{{- if .Values.http.settings.tls }}https{{ else }}http{{ end }}
+{{- end }}

@@ -1,0 +1,109 @@
+"""What a configuration that was sent over REST may use of the worker's machine: files, variables, modules.
+
+The sender chooses the servers to which the values of references are sent, so it could otherwise read any secret that
+the worker can read. The worker's operator lists what is allowed (`allow` in the file of `--http-settings`). Settings
+that make a client library send credentials of the machine itself are refused as well.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from pathlib import Path
+from typing import Any
+from urllib.parse import unquote
+
+from tailrace.config.problems import SettingProblem
+from tailrace.config.references import SecretReference, found_references
+
+OWN_CREDENTIALS = (
+    "sasl.oauthbearer.assertion.file",
+    "sasl.oauthbearer.assertion.jwt.template.file",
+    "sasl.oauthbearer.metadata.authentication.type",
+)
+"""Settings of librdkafka that send the content of a file, or the identity of the machine, to a server."""
+_POSTGRES = re.compile(r"(?:^|[\s?&])(service|servicefile|passfile)\s*=", re.IGNORECASE)
+_MONGO = re.compile(r"MONGODB-OIDC", re.IGNORECASE)
+_OWN = "sends credentials of the worker's machine to a server that the configuration names"
+_OWN_REMEDY = "remove it, or configure this pipeline with a file in the worker's folder"
+
+
+@dataclass(frozen=True, slots=True)
+class Allowed:
+    """What is allowed; by default nothing. `variables` may end with `*`."""
+
+    files: tuple[Path, ...] = ()
+    variables: tuple[str, ...] = ()
+    rules: tuple[str, ...] = ()
+
+    def problems(self, tree: Mapping[str, Any], folder: Path) -> Iterator[SettingProblem]:
+        """Yields what nested settings may not use. Paths are relative to `folder`."""
+        for place, text in _texts(tree, ()):
+            for reference in found_references(text):
+                if not self._permits(reference, folder):
+                    yield _not_allowed(place, reference)
+        yield from self._rule_problems(tree.get("rules"))
+        yield from _own_credentials(tree)
+
+    def _permits(self, reference: SecretReference, folder: Path) -> bool:
+        if reference.kind == "env":
+            return any(fnmatchcase(reference.name, each) for each in self.variables)
+        try:
+            real = Path(os.path.realpath(folder / reference.name))
+        except ValueError:  # NUL
+            return False
+        return any(real.is_relative_to(os.path.realpath(each)) for each in self.files)
+
+    def _rule_problems(self, rules: object) -> Iterator[SettingProblem]:
+        checks = rules.get("checks") if isinstance(rules, dict) else None
+        for kind, names in checks.items() if isinstance(checks, dict) else ():
+            for name in names if isinstance(names, list | tuple) else (names,):
+                module, colon, _ = str(name).partition(":")
+                if colon and not any(module == each or module.startswith(f"{each}.") for each in self.rules):
+                    yield SettingProblem(
+                        ("rules", "checks", str(kind)),
+                        f"names the module {module[:60]}, whose code would be run on the worker's machine",
+                        "the worker's operator can allow it: `allow: {rules: [" + module[:60] + "]}` in the file of "
+                        "--http-settings",
+                    )
+
+
+NOTHING = Allowed()
+
+
+def _not_allowed(place: tuple[str, ...], reference: SecretReference) -> SettingProblem:
+    section = "variables" if reference.kind == "env" else "files"
+    shown = reference.name[:100] if reference.kind == "env" else str(Path(reference.name[:200]).parent)
+    return SettingProblem(
+        place,
+        f"refers to {'the variable' if reference.kind == 'env' else 'the file'} {reference.name[:200]}, which "
+        "configurations that are sent over REST may not use",
+        f"the worker's operator can allow it: `allow: {{{section}: [{shown}]}}` in the file of --http-settings. Or "
+        "configure this pipeline with a file in the worker's folder",
+    )
+
+
+def _own_credentials(tree: Mapping[str, Any]) -> Iterator[SettingProblem]:
+    source, kafka = tree.get("source"), tree.get("kafka")
+    for name, pattern in (("postgres", _POSTGRES), ("mongo", _MONGO)):
+        address = source.get(name) if isinstance(source, dict) else None
+        if isinstance(address, str) and pattern.search(unquote(address)):
+            yield SettingProblem(("source", name), _OWN, _OWN_REMEDY)
+    settings = kafka.get("settings") if isinstance(kafka, dict) else None
+    for name in settings if isinstance(settings, dict) else ():
+        if str(name).lower() in OWN_CREDENTIALS:
+            yield SettingProblem(("kafka", "settings", str(name)), _OWN, _OWN_REMEDY)
+
+
+def _texts(value: object, place: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], str]]:
+    if isinstance(value, Mapping):
+        for name, inner in value.items():
+            yield from _texts(inner, (*place, str(name)))
+    elif isinstance(value, list | tuple):
+        for inner in value:
+            yield from _texts(inner, place)
+    elif isinstance(value, str):
+        yield place, value
