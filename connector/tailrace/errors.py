@@ -14,7 +14,10 @@
     │   ├── ConfigTopicUnfit        the topic of configurations is not compacted, or has several partitions
     │   ├── AddressInUse            another process listens on the address of the worker's HTTP port
     │   ├── JobUnknown              the worker has no job of this id
-    │   └── EventUnknown            neither the outbox nor Kafka has an event with this id
+    │   ├── EventUnknown            neither the outbox nor Kafka has an event with this id
+    │   ├── DebeziumOffsetUnfit     Debezium's stored offset is missing, or nothing can be continued from it
+    │   ├── DebeziumRunning         Debezium's connector still runs, or may run
+    │   └── TakeoverUncertain       the topics lack events before ones that Debezium has published later
     ├── Unavailable                 a server is unavailable for now             peer    RETRY
     │   ├── SourceUnavailable       the database cannot be reached or closed the connection
     │   ├── SlotBusy                another session reads the slot
@@ -212,6 +215,18 @@ class JobUnknown(ConfigError):
 
 class EventUnknown(ConfigError):
     exit_code = 1
+
+
+class DebeziumOffsetUnfit(ConfigError):
+    pass
+
+
+class DebeziumRunning(ConfigError):
+    pass
+
+
+class TakeoverUncertain(ConfigError):
+    pass
 
 
 class Unavailable(TailraceError):
