@@ -12,8 +12,10 @@ from psycopg.conninfo import conninfo_to_dict
 
 from helpers.connect_runtime import ConnectRuntime
 from helpers.fetched import debezium_jars
+from helpers.shop import Shop
 from tailrace.config.debezium_keys import MONGO, POSTGRES, ROUTER_CLASSES
 from tailrace.testkit.stack import KafkaBroker, wait_until
+from tailrace.testkit.topic_reader import RecordReader
 
 ROUTED = "${routedByValue}"
 STRING = "org.apache.kafka.connect.storage.StringConverter"
@@ -125,3 +127,41 @@ def write_config(file: Path, name: str, config: Mapping[str, str]) -> Path:
     """Writes a configuration as it is sent to Kafka Connect."""
     file.write_text(json.dumps({"name": name, "config": dict(config)}, indent=2))
     return file
+
+
+class OutboxConnector:
+    """A connector for the outbox of a shop, with the slot that the shop's pipeline will take over."""
+
+    def __init__(self, debezium: Debezium, shop: Shop, **more: str) -> None:
+        self.debezium = debezium
+        self.shop = shop
+        self.name = shop.name
+        self.config = postgres_config(shop.dsn, shop.name, shop.name) | {
+            "slot.name": shop.slot,
+            "transforms.outbox.route.topic.replacement": shop.topic,
+            "transforms.outbox.table.fields.additional.placement": "type:header,traceparent:header",
+            "topic.creation.default.partitions": "3",
+            **more,
+        }
+        self.file = write_config(shop.folder / "connector.json", self.name, self.config)
+        shop.file.unlink(missing_ok=True)
+
+    def start(self) -> None:
+        """Creates the connector, and waits until it streams."""
+        self.debezium.put(self.name, self.config)
+        wait_until(
+            lambda: self.shop.execute("SELECT 1 FROM pg_replication_slots WHERE active AND database = %s", self.name),
+            120,
+            what=f"the slot of Debezium; see {self.debezium.log}",
+        )
+
+    def command(self, *arguments: object) -> list[str]:
+        """Returns the arguments of `tailrace import` for it."""
+        given = ["--file", self.shop.file, "--bootstrap", self.shop.kafka.bootstrap]
+        given += ["--offsets", self.debezium.offsets_topic, *arguments]
+        return ["import", "debezium", str(self.file), *map(str, given)]
+
+    def has_published(self, count: int) -> None:
+        """Waits until at least that many events are on the topic."""
+        with RecordReader(self.shop.kafka.bootstrap, [self.shop.topic]) as reader:
+            wait_until(lambda: len(reader.more()) >= count, 240, what=f"{count} events; see {self.debezium.log}")

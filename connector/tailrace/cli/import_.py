@@ -213,7 +213,8 @@ def _cut_over(config: Path, path: Path, offsets: str, connect: str, connector: C
     url = connect or "http://CONNECT:8083"
     return [
         f"curl -X PUT {stop_path(url, connector.name)}",
-        f"tailrace import debezium {config} --file {path} --offsets {offsets} --connect {url} --take-over && tailrace run {path}",
+        f"tailrace import debezium {config} --file {path} --offsets {offsets} --connect {url} --take-over",
+        f"tailrace run {path}",
     ]
 
 
