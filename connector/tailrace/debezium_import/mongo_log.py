@@ -22,6 +22,8 @@ from tailrace.wakeup import Wakeup
 
 READ_BYTES = 8 << 20
 WAIT_SECONDS = 1.0
+TRANSACTION_MS = 60_000
+"""How long a transaction may take (transactionLifetimeLimitSeconds): its documents may be that old at its commit."""
 
 
 class MongoOutboxLog(MongoSource):
@@ -36,7 +38,8 @@ class MongoOutboxLog(MongoSource):
         except BaseException:
             self.close()
             raise
-        self._end = identify(client).now
+        facts = identify(client)
+        self._end, self._now_ms = facts.now, facts.now_ms
 
     def rows(self) -> Iterator[LogRow]:
         reached: tuple[int, int] = (0, 0)
@@ -45,12 +48,17 @@ class MongoOutboxLog(MongoSource):
             position = chunk.position
             assert isinstance(position, TokenPosition)  # noqa: S101 - of this source
             for row in chunk.rows:
-                yield LogRow(row, position, self._offset.covers(self._changes_read.last_token))
+                covered = self._offset.covers(self._changes_read.last_token)
+                yield LogRow(row, position, covered, row.committed_ms)
             if not chunk.rows:
                 reached = position.time.pair
 
+    def begun(self, pending: int | None) -> str:
+        """The time before which documents of committed transactions were created, without those that are pending."""
+        oldest = self._now_ms if pending is None else min(pending, self._now_ms)
+        return str(oldest - TRANSACTION_MS)
+
     def extend(self) -> None:
-        """Moves the end of reading to the present end of the log."""
         assert self._client is not None  # noqa: S101 - until it is closed
         self._end = identify(self._client).now
 

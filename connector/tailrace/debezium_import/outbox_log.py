@@ -14,11 +14,15 @@ from tailrace.worker.wiring import Wiring
 
 
 class LogRow(NamedTuple):
-    """A row of the outbox, the position behind it, and whether Debezium's offset says that it is published."""
+    """A row of the outbox, the position behind it, and whether Debezium's offset says that it is published.
+
+    `age` sorts rows by when they were written: the id of the transaction, or the time of the commit (MongoDB).
+    """
 
     row: Row
     position: Position
     covered: bool
+    age: int
 
 
 class OutboxLog(Protocol):
@@ -30,6 +34,13 @@ class OutboxLog(Protocol):
 
     def rows(self) -> Iterator[LogRow]:
         """Yields the rows up to the end that the log had when it was opened."""
+
+    def begun(self, pending: int | None) -> str:
+        """Returns `begun` of the position: older rows of the outbox were published by Debezium.
+
+        `pending` is the lowest age of the rows behind the position; None if there are none. Later commands must not
+        take such a row for one of Debezium's, so a row of Debezium's that is not older counts as the pipeline's.
+        """
 
     def extend(self) -> None:
         """Moves the end to the present end of the log; then `rows` continues."""

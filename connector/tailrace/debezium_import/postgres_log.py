@@ -19,12 +19,16 @@ from tailrace.sources.postgres import catalog
 from tailrace.sources.postgres.options import PostgresOptions
 from tailrace.sources.postgres.publication import read_published
 from tailrace.sources.postgres.resume_check import SlotState
+from tailrace.sources.postgres.snapshot import Snapshot
 from tailrace.sources.postgres.table_rescan import LONGEST, LogRescan
 from tailrace.sources.postgres.timelines import require_promoted
 from tailrace.wakeup import Wakeup
 
 READ_BYTES = 8 << 20
 WAIT_SECONDS = 0.2
+FLUSH_SECONDS = 2.0
+"""Longer than three times wal_writer_delay, within which the server flushes everything."""
+_LOG_ENDS = "SELECT pg_current_wal_insert_lsn(), pg_current_wal_flush_lsn()"
 ATTEMPTS = 20
 """A slot in use may be confirmed further between two steps."""
 
@@ -38,7 +42,8 @@ class PostgresOutboxLog(LogRescan):
         self._offset = offset
         self._change_lsn = 0
         self.start = self._open()
-        self._end = self.log_end()
+        self._snapshot = Snapshot.parse(catalog.snapshot_text(self._control))
+        self._end = self._log_end()
 
     def rows(self) -> Iterator[LogRow]:
         transactions, offset, reached = self._transactions, self._offset, self.start.lsn
@@ -48,20 +53,33 @@ class PostgresOutboxLog(LogRescan):
             assert isinstance(chunk.position, LsnPosition)  # noqa: S101 - of this source
             for row in chunk.rows:
                 covered = offset.covers(parse_lsn(row.position.partition(":")[0]), transactions._xid, self._change_lsn)
-                yield LogRow(row, chunk.position, covered)
+                age = self._snapshot.xmax + _signed(transactions._xid - self._snapshot.xmax)
+                yield LogRow(row, chunk.position, covered, age)
             if not chunk.rows:
                 # The server need not say by itself that there is nothing more. The slot is a copy: it may move.
                 self._send_status(reply=True)
                 reached = chunk.position.lsn if not transactions.open else reached
 
-    def log_end(self) -> int:
-        """Returns the end of what is flushed: Debezium cannot have seen anything behind it."""
-        ((lsn,),) = self._control.query("SELECT pg_current_wal_flush_lsn()")
-        return parse_lsn(str(lsn))
+    def begun(self, pending: int | None) -> str:
+        """A snapshot of all transactions before the oldest one that was running, or that is pending."""
+        oldest = self._snapshot.xmin if pending is None else min(pending, self._snapshot.xmin)
+        return f"{oldest}:{oldest}:"
 
     def extend(self) -> None:
-        """Moves the end of reading to the present end of the log."""
-        self._end = self.log_end()
+        self._end = self._log_end()
+
+    def _log_end(self) -> int:
+        """Returns the end of what is flushed, which is all that Debezium can have seen.
+
+        With synchronous_commit off, commits that are visible already are flushed a moment later: waits for them.
+        """
+        deadline = time.monotonic() + FLUSH_SECONDS
+        ((written, _),) = self._control.query(_LOG_ENDS)
+        while True:
+            ((_, flushed),) = self._control.query(_LOG_ENDS)
+            if parse_lsn(str(flushed)) >= parse_lsn(str(written)) or time.monotonic() > deadline:
+                return parse_lsn(str(flushed))
+            time.sleep(WAIT_SECONDS)
 
     def _open(self) -> LsnPosition:
         for attempt in range(ATTEMPTS):
@@ -88,6 +106,11 @@ class PostgresOutboxLog(LogRescan):
                 yield frame
 
         stream.frames = noted
+
+
+def _signed(distance: int) -> int:
+    """Returns the distance between two transaction ids of 32 bits, which wrap around."""
+    return (distance + (1 << 31)) % (1 << 32) - (1 << 31)
 
 
 def slot_start(options: PostgresOptions, offset: PostgresOffset) -> LsnPosition:

@@ -27,6 +27,8 @@ from tailrace.errors import ConfigError, Rejected, TakeoverUncertain
 from tailrace.event import OutboxEvent, Row
 from tailrace.pipeline.batch import Batch
 from tailrace.positions.base import Position
+from tailrace.positions.mongo import TokenPosition
+from tailrace.positions.postgres import LsnPosition
 from tailrace.state.ownership import Ownership
 from tailrace.state.stored_state import StoredState
 from tailrace.wakeup import Wakeup
@@ -98,16 +100,19 @@ class TakeoverPlanner:
     def _find_last(self, ids: PublishedIds) -> tuple[Takeover, int]:
         """Finds the last published row; returns its number, 0 if there is none."""
         position: Position | None = None
+        oldest: int | None = None
         published = ahead = number = last = 0
         with closing(self._each()) as rows:
             for number, each in enumerate(rows, 1):
                 on_topic = not each.covered and self._is_published(each.row, ids)
                 if each.covered or on_topic:
-                    last, position = number, each.position
+                    last, position, oldest = number, each.position, None
                     published += 1
                     ahead += on_topic
-        found = Takeover(position or self._start, number, published, ahead, pending=number - last)
-        return found, last
+                else:
+                    oldest = each.age if oldest is None else min(oldest, each.age)
+        stored = _with_begun(position or self._log.start, self._log.begun(oldest))
+        return Takeover(stored, number, published, ahead, pending=number - last), last
 
     def _find_missing(self, found: Takeover, last: int, ids: PublishedIds, holes: Holes) -> None:
         if found.published == last:
@@ -137,9 +142,8 @@ class TakeoverPlanner:
         found.missing = kept
 
     def _each(self) -> Generator[LogRow, None, None]:
-        log = open_log(self._wiring, self._offset, self._wakeup)
+        self._log = log = open_log(self._wiring, self._offset, self._wakeup)
         try:
-            self._start = log.start
             yield from log.rows()
         finally:
             log.close()
@@ -201,6 +205,11 @@ def take_over(
             publisher.close()
             ownership.release()
     return found
+
+
+def _with_begun(position: Position, begun: str) -> Position:
+    assert isinstance(position, LsnPosition | TokenPosition)  # noqa: S101 - of a database's log
+    return replace(position, begun=begun)
 
 
 def _require_new(stored: Position | None, wiring: Wiring) -> None:
