@@ -38,7 +38,7 @@ def write_at_once(shop: Shop, count: int, keys: int = 500) -> None:
     """Writes that many events in one transaction, and notes them for the oracle."""
     rows = shop.execute(
         "INSERT INTO outbox (id, aggregatetype, aggregateid, type, payload) SELECT gen_random_uuid(), 'order', "
-        "'at-once-' || number % %s, 'OrderPlaced', jsonb_build_object('order', number) "
+        "'at-once-' || number %% %s, 'OrderPlaced', jsonb_build_object('order', number) "
         "FROM generate_series(0, %s - 1) number ORDER BY number RETURNING id, aggregateid, payload -> 'order'",
         keys, count,
     )  # fmt: skip
