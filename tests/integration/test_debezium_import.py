@@ -172,7 +172,6 @@ def test_mongodb_compared_and_taken_over_after_a_kill(
         "transforms.outbox.collection.field.event.type": "event_type",
         "transforms.outbox.route.by.field": "entity_type",
         "transforms.outbox.route.topic.replacement": users.topic,
-        "transforms.outbox.collection.fields.additional.placement": "event_type:header",
         "collection.include.list": f"{users.database}.{OUTBOX}",
     }
     config = mongo_config(users.mongo.uri, users.database, users.name) | router

@@ -51,6 +51,7 @@ def find_problems(config: ConnectorConfig) -> list[KeyProblem]:
                 "all consumers accept a JSON object instead of a text that contains one",
             )
         )
+    problems += _unsent_headers(config)
     header = config.keys.get("header.converter", "").strip()
     if header and header not in TEXT_HEADERS:
         problems.append(
@@ -63,13 +64,36 @@ def find_problems(config: ConnectorConfig) -> list[KeyProblem]:
     return problems
 
 
+def _unsent_headers(config: ConnectorConfig) -> list[KeyProblem]:
+    """Returns placed columns that are parts of the event: they are not headers under their own names as well."""
+    parts = {
+        _router_option(config, "field.event.id")[1] or ("_id" if config.is_mongo else "id"): "id",
+        _router_option(config, "field.event.type")[1] or "type": "type",
+        _router_option(config, "route.by.field")[1] or "aggregatetype": "",
+        _router_option(config, "field.event.key")[1] or "aggregateid": "",
+        _router_option(config, "field.event.payload")[1] or "payload": "",
+    }
+    key = _router_option(config, "fields.additional.placement")[0]
+    return [
+        KeyProblem(
+            key,
+            f"places {column} in a header, which is a part of the event here",
+            f"let consumers read {f'the header {parts[column]}' if parts[column] else 'key, topic or value'} instead, "
+            f"and remove it from this option or use --leave-out {key}",
+        )
+        for column in _placed(config)
+        if column in parts and parts[column] != column
+    ]
+
+
+def _placed(config: ConnectorConfig) -> list[str]:
+    text = _router_option(config, "fields.additional.placement")[1]
+    return [part.partition(":")[0].strip() for part in text.split(",") if part.strip()]
+
+
 def find_differences(config: ConnectorConfig) -> list[str]:
     """Returns sentences about what becomes different; topics, keys, values and placed headers do not."""
-    placed = [
-        part.partition(":")[0].strip()
-        for part in _router_option(config, "fields.additional.placement")[1].split(",")
-        if part.strip()
-    ]
+    placed = _placed(config)
     shown = f" besides {', '.join(placed)}" if placed else ""
     found = [
         "Headers: Tailrace adds `type`, `position`, `timestamp` and `tailrace.pipeline`, and each further column of "

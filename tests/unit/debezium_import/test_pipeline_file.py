@@ -62,6 +62,10 @@ def test_an_outbox_of_mongodb() -> None:
         ({"value.converter": JSON_CONVERTER}, "value.converter.schemas.enable"),
         ({"header.converter": JSON_CONVERTER}, "header.converter"),
         ({"transforms.outbox.route.topic.regex": "x(.*)"}, "transforms.outbox.route.topic.regex"),
+        (
+            {"transforms.outbox.table.fields.additional.placement": "type:header,aggregateid:header"},
+            "transforms.outbox.table.fields.additional.placement",
+        ),
         ({"slot.drop.on.stop": "true"}, "slot.drop.on.stop"),
         ({"snapshot.select.statement.overrides": "public.outbox"}, "snapshot.select.statement.overrides"),
         ({"table.include.list": "public.outbox,public.heartbeat"}, "table.include.list"),
