@@ -172,9 +172,13 @@ def test_mongodb_compared_and_taken_over_after_a_kill(
         "transforms.outbox.collection.field.event.type": "event_type",
         "transforms.outbox.route.by.field": "entity_type",
         "transforms.outbox.route.topic.replacement": users.topic,
+        "transforms.outbox.collection.expand.json.payload": "true",
+        "value.converter": "org.apache.kafka.connect.json.JsonConverter",
+        "value.converter.schemas.enable": "false",
         "collection.include.list": f"{users.database}.{OUTBOX}",
     }
-    config = mongo_config(users.mongo.uri, users.database, users.name) | router
+    # Otherwise Debezium would miss what is written before its stream begins.
+    config = mongo_config(users.mongo.uri, users.database, users.name) | router | {"snapshot.mode": "initial"}
     file = write_config(users.folder / "connector.json", users.name, config)
     users.file.unlink()
     with Debezium(kafka, tmp_path / "connect", settings={"offset.flush.interval.ms": "3000"}) as debezium:

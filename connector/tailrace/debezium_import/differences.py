@@ -106,6 +106,11 @@ def find_differences(config: ConnectorConfig) -> list[str]:
             "Values: the JSON text as the database has it, with its spaces and order; Debezium writes it without "
             "spaces (expand.json.payload). They are equal as JSON."
         )
+    elif config.is_mongo:
+        found.append(
+            "Values: a payload that is a document becomes plain JSON; without expand.json.payload Debezium writes it "
+            'as Extended JSON (`{"$numberInt": "4"}`). A payload that is a text stays as it is.'
+        )
     if config.keys.get("errors.tolerance", "").strip().lower() != "all":
         found.append(
             "An event that cannot be published is dead-lettered, and the pipeline goes on; Debezium stops "

@@ -7,7 +7,9 @@ offset never lies ahead of what is published, and may lie behind it.
 
 from __future__ import annotations
 
+import base64
 import json
+import re
 from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import dataclass
@@ -68,7 +70,7 @@ def parse_offset(stored: dict[str, Any], *, is_mongo: bool) -> DebeziumOffset:
     try:
         _require_snapshot_complete(stored)
         return _mongo(stored) if is_mongo else _postgres(stored)
-    except (KeyError, TypeError, ValueError):
+    except (KeyError, TypeError, ValueError, AttributeError):
         raise DebeziumOffsetUnfit(
             f"Debezium's offset cannot be used: its fields are {', '.join(sorted(stored)) or 'none'}",
             why="It needs `lsn` (Postgres), or `resume_token`, `sec` and `ord` (MongoDB).",
@@ -86,12 +88,30 @@ def _postgres(stored: dict[str, Any]) -> PostgresOffset:
 
 
 def _mongo(stored: dict[str, Any]) -> MongoOffset:
-    token = stored["resume_token"]
-    # Older versions store the whole token as JSON, newer ones its data.
-    data = json.loads(token)["_data"] if token.startswith("{") else token
-    if not data:
-        raise ValueError(token)
-    return MongoOffset(str(data), ClusterTime(int(stored["sec"]), int(stored["ord"])))
+    time = ClusterTime(int(stored["sec"]), int(stored["ord"]))
+    data = _token_data(stored["resume_token"])
+    # A token of another form would sort anywhere, and events could count as published that are not.
+    if not _is_token(data) or (int(data[2:10], 16), int(data[10:18], 16)) != time.pair:
+        raise ValueError(data)
+    return MongoOffset(data, time)
+
+
+def _token_data(token: str) -> str:
+    """Returns the text in a token: Debezium stores it as BSON in base64; as JSON or the text alone is clear, too."""
+    if token.startswith("{"):
+        return str(json.loads(token)["_data"])
+    if _is_token(token):
+        return token
+    import bson  # a part of the driver, which is optional
+
+    try:
+        return str(bson.decode(base64.b64decode(token, validate=True))["_data"])
+    except bson.errors.BSONError:
+        raise ValueError(token) from None
+
+
+_is_token = re.compile("82[0-9A-F]{16,}").fullmatch
+"""The form of tokens since MongoDB 4.2: they begin with the cluster time, and sort in log order."""
 
 
 def _require_snapshot_complete(stored: dict[str, Any]) -> None:

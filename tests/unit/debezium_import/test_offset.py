@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import base64
 import json
 from typing import Any
 
+import bson
 import pytest
 
 from tailrace.config.debezium_keys import MONGO, POSTGRES
@@ -15,7 +17,10 @@ from tailrace.positions.mongo import ClusterTime
 
 # As Debezium 3.6 writes it.
 STORED = {"lsn_proc": 25664128, "messageType": "INSERT", "lsn_commit": 25663728, "lsn": 25664128, "txId": 738}
-TOKEN = "826556A0000000000129295A1004"
+# As Debezium 3.6 writes it: BSON in base64.
+TOKEN = "826AFE15AC0000009D2B022C0100"
+STORED_TOKEN = base64.b64encode(bson.encode({"_data": TOKEN})).decode()
+TIME = {"sec": 0x6AFE15AC, "ord": 0x9D}
 SHOP = ConnectorConfig("shop", {"connector.class": POSTGRES, "topic.prefix": "dbz"})
 USERS = ConnectorConfig("users", {"connector.class": MONGO, "topic.prefix": "dbz"})
 
@@ -40,12 +45,29 @@ def test_without_the_id_of_a_transaction_only_complete_ones_count() -> None:
     assert str(found) == "0/32, and changes up to 0/64"
 
 
-@pytest.mark.parametrize("token", [TOKEN, json.dumps({"_data": TOKEN})])
+@pytest.mark.parametrize("token", [STORED_TOKEN, TOKEN, json.dumps({"_data": TOKEN})])
 def test_a_resume_token(token: str) -> None:
-    found = parse_offset({"resume_token": token, "sec": 17, "ord": 2}, is_mongo=True)
-    assert found == MongoOffset(TOKEN, ClusterTime(17, 2))
+    found = parse_offset({"resume_token": token, **TIME}, is_mongo=True)
+    assert found == MongoOffset(TOKEN, ClusterTime(0x6AFE15AC, 0x9D))
     assert found.covers(TOKEN)
     assert not found.covers(f"{TOKEN}00")
+
+
+@pytest.mark.parametrize(
+    "stored",
+    [
+        {"resume_token": STORED_TOKEN, "sec": 17, "ord": 2},  # of another time
+        {"resume_token": "gwAAAAJf", **TIME},
+        {"resume_token": "not base64", **TIME},
+        {"resume_token": "", **TIME},
+        {"resume_token": TOKEN.lower(), **TIME},
+        {"resume_token": None, **TIME},
+        TIME,
+    ],
+)
+def test_an_unusable_token(stored: dict[str, Any]) -> None:
+    with pytest.raises(DebeziumOffsetUnfit):
+        parse_offset(stored, is_mongo=True)
 
 
 @pytest.mark.parametrize(
