@@ -17,7 +17,10 @@
     │   ├── NotAuthenticated        the HTTP port does not know the token or the certificate of a request
     │   ├── NotAuthorized           the role of a token or certificate does not allow a request
     │   ├── JobUnknown              the worker has no job of this id
-    │   └── EventUnknown            neither the outbox nor Kafka has an event with this id
+    │   ├── EventUnknown            neither the outbox nor Kafka has an event with this id
+    │   ├── DebeziumOffsetUnfit     Debezium's stored offset is missing, or nothing can be continued from it
+    │   ├── DebeziumRunning         Debezium's connector still runs, or may run
+    │   └── TakeoverUncertain       the topics lack events before ones that Debezium has published later
     ├── Unavailable                 a server is unavailable for now             peer    RETRY
     │   ├── SourceUnavailable       the database cannot be reached or closed the connection
     │   ├── SlotBusy                another session reads the slot
@@ -228,6 +231,18 @@ class JobUnknown(ConfigError):
 
 class EventUnknown(ConfigError):
     exit_code = 1
+
+
+class DebeziumOffsetUnfit(ConfigError):
+    pass
+
+
+class DebeziumRunning(ConfigError):
+    pass
+
+
+class TakeoverUncertain(ConfigError):
+    pass
 
 
 class Unavailable(TailraceError):

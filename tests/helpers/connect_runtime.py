@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import uuid
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -19,10 +20,23 @@ FILE_SOURCE = "org.apache.kafka.connect.file.FileStreamSourceConnector"
 
 
 class ConnectRuntime:
-    """One worker of Kafka Connect in distributed mode, with topics of its own."""
+    """One worker of Kafka Connect in distributed mode, with topics of its own. It can be started again."""
 
-    def __init__(self, kafka: KafkaBroker, folder: Path) -> None:
+    OPTIONS = ("-Xmx256m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1")
+
+    def __init__(
+        self,
+        kafka: KafkaBroker,
+        folder: Path,
+        *,
+        jars: Path | None = None,
+        settings: Mapping[str, str] | None = None,
+        java_options: Sequence[str] = OPTIONS,
+    ) -> None:
+        """`jars` is a folder with the worker and its connectors; `settings` replace or add to the worker's."""
         folder.mkdir(exist_ok=True)
+        self._jars = jars
+        self._java_options = java_options
         self.folder = folder
         self.port = free_port()
         self.url = f"http://127.0.0.1:{self.port}"
@@ -39,22 +53,39 @@ class ConnectRuntime:
             "offset.flush.interval.ms": "1000",
             **stores,
             **replicas,
+            **(settings or {}),
         }
+        self.offsets_topic = properties["offset.storage.topic"]
         self._config = folder / "connect.properties"
         self._config.write_text("".join(f"{key}={value}\n" for key, value in properties.items()))
         self.log = folder / "connect.log"
         self._process: subprocess.Popen[bytes] | None = None
 
     def __enter__(self) -> Self:
-        jars = ":".join(map(str, sorted(connect_jars().glob("*.jar"))))
-        options = ["-Xmx256m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-cp", jars]
-        main = "org.apache.kafka.connect.cli.ConnectDistributed"
-        with self.log.open("wb") as log:
-            self._process = subprocess.Popen(
-                [str(java()), *options, main, str(self._config)], stdout=log, stderr=subprocess.STDOUT
-            )
-        wait_until(self._answers, 180, what="Kafka Connect")
+        self.start()
         return self
+
+    def start(self) -> None:
+        jars = ":".join(map(str, sorted((self._jars or connect_jars()).glob("*.jar"))))
+        main = "org.apache.kafka.connect.cli.ConnectDistributed"
+        with self.log.open("ab") as log:
+            self._process = subprocess.Popen(
+                [str(java()), *self._java_options, "-cp", jars, main, str(self._config)],
+                stdout=log,
+                stderr=subprocess.STDOUT,
+            )
+        wait_until(self._answers, 240, what="Kafka Connect")
+
+    @property
+    def pid(self) -> int:
+        assert self._process is not None
+        return self._process.pid
+
+    def kill(self) -> None:
+        """Kills the process with SIGKILL, and waits for its end."""
+        if self._process is not None:
+            self._process.kill()
+            self._process.wait()
 
     def _answers(self) -> bool:
         assert self._process is not None
@@ -67,6 +98,4 @@ class ConnectRuntime:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if self._process is not None:
-            self._process.kill()
-            self._process.wait()
+        self.kill()

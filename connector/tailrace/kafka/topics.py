@@ -122,6 +122,20 @@ def create_topic(admin: AdminClient, spec: TopicSpec, *, validate_only: bool = F
         raise _rejected(error_of(error), spec, "") from None
 
 
+def delete_topics(admin: AdminClient, topics: Iterable[str]) -> None:
+    """Deletes topics, and waits until the brokers no longer show them."""
+    names = list(topics)
+    for name, deleted in admin.delete_topics(names, request_timeout=ADMIN_TIMEOUT).items():
+        try:
+            deleted.result()
+        except KafkaException as error:
+            if error_of(error).code() not in (KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_TOPIC):
+                raise translate(error_of(error), f"deleting {name}", name) from None
+    deadline = time.monotonic() + SETTLE_SECONDS
+    while time.monotonic() < deadline and partition_counts(admin).keys() & set(names):
+        time.sleep(0.1)
+
+
 def topic_states(admin: AdminClient, topics: Iterable[str]) -> dict[str, TopicState]:
     """Those of these topics that exist, with their settings."""
     wanted = set(topics)
