@@ -1,4 +1,4 @@
-"""The stable code of every finding: its area, what it says, and why it matters. docs/doctor.md is made from it. Pure."""
+"""The stable code of every finding: its area, what it says, and why it matters. For docs/doctor.md, too. Pure."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ CODES: dict[str, Code] = {
     "mongo-encryption": Code("mongo", "The connection is not encrypted or not verified.", _PLAIN),
     "mongo-version": Code("mongo", "This version of MongoDB lacks something.", _STOPS),
     "user": Code("mongo", "The user has far too many rights.", "Whoever gets its password owns the server."),
-    "replica-set": Code("mongo", "The server is not a replica set.", "There are no change streams: the pipeline stops."),
+    "replica-set": Code("mongo", "The server is not a replica set.", "It has no change streams: the pipeline stops."),
     "collection": Code("mongo", "The collection cannot be watched.", _STOPS),
     "rights": Code("mongo", "The user may not open the change stream.", _STOPS),
     "fields": Code("mongo", "Documents do not fit the layout.", "They become dead letters."),

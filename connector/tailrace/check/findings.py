@@ -55,7 +55,8 @@ def new_file(file: str, content: Mapping[str, Any]) -> Fix:
     text = shlex.quote(json.dumps(content))
     folder, _, _ = file.rpartition("/")
     make = f"mkdir -p {shlex.quote(folder)} && " if folder else ""
-    return shell(f"{make}set -C && printf '%s\\n' {text} > {shlex.quote(file)}")
+    name = shlex.quote(file)
+    return shell(f"{make}test ! -e {name} && printf '%s\\n' {text} > {name}")
 
 
 def _block(values: Mapping[str, Any], indent: str) -> list[str]:
