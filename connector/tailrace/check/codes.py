@@ -163,7 +163,8 @@ CODES: dict[str, Code] = {
         "each key."),
     "internal-topic-settings": Code("topics", "An internal topic has settings that lose its content.", "Resolutions, "
         "parked keys or sequence numbers are forgotten, and events may be published twice."),
-    "offsets-topic-uncompacted": Code("topics", "The offsets topic is long.", "Each start reads it completely."),
+    "offsets-topic-uncompacted": Code("topics", "The offsets topic is compacted late, or never.", "Each start reads it "
+        "completely: starts become slow."),
     "auto-create": Code("topics", "The brokers create topics on demand.", "A misspelt topic exists at once, with the "
         "brokers' default settings."),
     "topic-access": Code("access", "The principal lacks rights on a topic.", _STOPS),

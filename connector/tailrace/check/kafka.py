@@ -16,6 +16,7 @@ from tailrace.kafka.topics import make_change, topic_config
 from tailrace.positions.base import Position
 from tailrace.routing.specs import TopicSpec
 from tailrace.state import offsets
+from tailrace.state.offsets import Admin
 from tailrace.state.stored_state import require_position_known
 from tailrace.worker.options import DEAD_LETTER_BYTES, own_topics
 
@@ -69,6 +70,15 @@ class KafkaChecks:
             ("topics by template", self._template),
         ]
         return [ok("kafka", found), *self._transport(), *gather(checks)]
+
+    @property
+    def cluster(self) -> Cluster:
+        return self._cluster
+
+    @property
+    def admin(self) -> Admin:
+        """The client of `checks`; only if `reachable`."""
+        return self._observer.admin
 
     def stored(self) -> Position | None:
         """Returns the stored position, read without fencing: a running pipeline may change it at any moment."""

@@ -30,13 +30,6 @@ def alter_topic(options: KafkaOptions, topic: str, settings: Mapping[str, str | 
     return tool(options, "kafka-configs", *words)
 
 
-def alter_brokers(options: KafkaOptions, settings: Mapping[str, str]) -> str:
-    """Sets settings of all brokers while they run; only some settings can be set like this."""
-    words = ["--alter", "--entity-type", "brokers", "--entity-default"]
-    added = ",".join(f"{name}={_listed(value)}" for name, value in settings.items())
-    return tool(options, "kafka-configs", *words, "--add-config", added)
-
-
 def allow(options: KafkaOptions, principal: str, operations: list[str], resource: str, name: str = "") -> str:
     """Grants operations on a resource; `resource` is the option of kafka-acls, such as --topic."""
     granted = [word for each in operations for word in ("--operation", each)]

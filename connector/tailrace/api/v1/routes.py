@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 from starlette.applications import Starlette
@@ -21,7 +22,7 @@ from tailrace.api.v1.pipelines import pipeline_json, pipeline_state
 from tailrace.api.v1.plans import Plans
 from tailrace.api.v1.process import Run
 from tailrace.api.v1.requests import OperationCall, from_body, from_query
-from tailrace.errors import PipelineUnknown, TailraceError
+from tailrace.errors import ConfigError, PipelineUnknown, TailraceError
 from tailrace.manager.managed import ManagedPipeline
 from tailrace.manager.manager import PipelineManager
 from tailrace.manager.report import PAUSED, RUNNING, STOPPED, ErrorReport
@@ -76,8 +77,11 @@ class JsonApi:
         yield Route("/pipelines/{name}", self._show, methods=["GET"])
         for verb in openapi.CHANGES:
             yield Route(f"/pipelines/{{name}}/{verb}", self._change(verb), methods=["POST"])
+        yield Route("/command", self._run_command_on_all, methods=["POST"])
         yield Route("/pipelines/{name}/command", self._run_command, methods=["POST"])
         for each in self._operations:
+            if each.name == openapi.DOCTOR:
+                yield Route("/doctor", self._check_all(each), methods=[each.method])
             if each.name == openapi.TRACE:
                 # An id may contain slashes.
                 yield Route(f"/pipelines/{{name}}/events/{{{EVENT_ID}:path}}", self._trace(each), methods=["GET"])
@@ -120,7 +124,7 @@ class JsonApi:
         contents = dict(given.contents)
         if "plan" in contents:
             contents["plan"] = self.plans.resolved(contents["plan"])
-        return self.jobs.submit(operation, pipeline.name, pipeline.file, given.values, contents)
+        return self.jobs.submit(operation, pipeline.name, [pipeline.file], given.values, contents)
 
     def _trace(self, operation: Operation) -> Endpoint:
         async def trace(request: Request) -> Response:
@@ -164,7 +168,29 @@ class JsonApi:
         pipeline = self._pipeline(request)
         call = await read_call(request, self._operations)
         self.jobs.require_room()
-        return CommandResponse(output_of(self.jobs, call, pipeline.file))
+        return CommandResponse(output_of(self.jobs, call, [pipeline.file]))
+
+    async def _run_command_on_all(self, request: Request) -> Any:  # noqa: ANN401
+        """The same with all pipelines, for a command that takes several."""
+        call = await read_call(request, self._operations)
+        if call.operation.name != openapi.DOCTOR:
+            raise ConfigError("no pipeline is named", remedy="Give the name of a pipeline; see /api/v1/pipelines.")
+        self.jobs.require_room()
+        return CommandResponse(output_of(self.jobs, call, self._files()))
+
+    def _check_all(self, operation: Operation) -> Endpoint:
+        async def check(request: Request) -> Response:
+            given = await from_body(request, operation)
+            return _accepted(self.jobs.submit(operation, "", self._files(), given.values, given.contents))
+
+        return check
+
+    def _files(self) -> list[Path]:
+        """The settings files of all pipelines; raises PipelineUnknown if there are none."""
+        files = [each.file for _, each in sorted(self._manager.pipelines.items())]
+        if not files:
+            raise PipelineUnknown("this worker has no pipelines", remedy="Add one; see /api/v1/pipelines.")
+        return files
 
     async def _list_jobs(self, _: Request) -> Response:
         return answer({"jobs": [job_json(job, result=False) for job in self.jobs.all()]})

@@ -33,6 +33,7 @@ class Coverage:
     topics: dict[str, int] = field(default_factory=dict)
     invalid: dict[tuple[str, str], int] = field(default_factory=dict)
     unreadable: dict[str, int] = field(default_factory=dict)
+    subjects: set[str] = field(default_factory=set)
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +71,7 @@ def cover(rows: Iterable[tuple[Row, int]], steps: PipelineSteps) -> Coverage:
 
 
 def _validate(found: Coverage, steps: PipelineSteps, event: OutboxEvent, topic: str, number: int) -> None:
+    found.subjects.add(steps.subject(event.type, topic))
     missing = not _has_schema(steps, event, topic)
     if missing and event.payload is not None:
         _add(found.without_schema, (event.type, event.version or ""), number)
@@ -152,7 +154,7 @@ def _rows(number: int) -> str:
 def _schema_fixes(context: CoverageContext, kind: str, version: str) -> list[Fix]:
     if context.schemas_folder is None:
         return [advice(f"Register a schema for {kind} in the registry, or set schemas.unknown: pass.")]
-    if not is_plain(kind):
+    if not _is_file_name(kind):
         return [advice("The type cannot be the name of a file: let the service write another one.")]
     # Accepts every object: a person knows what belongs into the payload.
     schema = {"$schema": "https://json-schema.org/draft/2020-12/schema", "type": "object"}
@@ -162,8 +164,13 @@ def _schema_fixes(context: CoverageContext, kind: str, version: str) -> list[Fix
 def _route_fixes(context: CoverageContext, kind: str, aggregate: str) -> list[Fix]:
     if context.topics_folder is None:
         return [advice("Set topics.template, or topics.folder with a rule for this type.")]
-    if not is_plain(kind) or not is_plain(aggregate or "x"):
+    if not _is_file_name(kind) or not is_plain(aggregate or "x"):
         return [advice(f"Add a rule to {context.topics_folder} that matches this type.")]
     match = {"type": kind, **({"aggregate": aggregate} if aggregate else {})}
     rule = {"topic": f"{aggregate}.events" if aggregate else kind, "match": match}
     return [new_file(f"{context.topics_folder}/{kind}.yaml", rule)]
+
+
+def _is_file_name(kind: str) -> bool:
+    """Names that begin with a dot are not read."""
+    return is_plain(kind) and not kind.startswith(".")
