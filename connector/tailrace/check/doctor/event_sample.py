@@ -48,7 +48,7 @@ def sample_rows(
     table = tuple(Column(str(name), int(oid or 0)) for name, oid in found)
     pages = int(
         link.query(
-            "SELECT coalesce(sum(pg_relation_size(relid)), 0) / current_setting('block_size')::bigint "
+            "SELECT coalesce(sum(pg_relation_size(relid)), 0)::bigint / current_setting('block_size')::bigint "
             "FROM (SELECT relid FROM pg_partition_tree(to_regclass($1)) UNION SELECT to_regclass($1)) t",
             [full],
         )[0][0]

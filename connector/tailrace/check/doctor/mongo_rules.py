@@ -59,9 +59,11 @@ def _indexes(database: str, collection: CollectionFacts, uses: Mapping[tuple[str
     if collection.indexes is None:
         return []
     found = []
+    missing: set[str] = set()
     for fields, purpose in uses.items():
-        if any(index[:1] == fields[:1] for index in collection.indexes):
+        if fields[0] in missing or any(index[:1] == fields[:1] for index in collection.indexes):
             continue
+        missing.add(fields[0])
         what = f"{database}.{collection.name} has no index on {', '.join(fields)}, which {purpose} needs"
         fix = mongosh(create_index(database, collection.name, dict.fromkeys(fields, 1)))
         report = warning if collection.documents > FEW_DOCUMENTS else note

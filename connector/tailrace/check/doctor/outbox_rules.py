@@ -134,9 +134,12 @@ def _bloat(table: TableFacts, index: IndexFacts) -> CheckResult | None:
 
 
 def _missing(facts: OutboxFacts, uses: Sequence[IndexUse]) -> Iterable[CheckResult]:
+    missing: set[str] = set()
     for use in uses:
-        if any(_serves(index, use.columns) for index in facts.indexes):
+        # An index that is missing for an earlier use serves this one as well.
+        if use.columns[0] in missing or any(_serves(index, use.columns) for index in facts.indexes):
             continue
+        missing.add(use.columns[0])
         names = ", ".join(map(quote, use.columns))
         # A partitioned table does not take CONCURRENTLY.
         how = "CREATE INDEX" if facts.partitioned else "CREATE INDEX CONCURRENTLY"
