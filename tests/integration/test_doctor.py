@@ -12,12 +12,14 @@ from psycopg.conninfo import conninfo_to_dict
 
 from helpers.doctor import Doctor
 from helpers.shop import Shop
+from tailrace.check.doctor import event_sample
 from tailrace.cli import main
 from tailrace.config.load import load_pipeline
 from tailrace.dlq.resolutions import resolutions_topic
 from tailrace.kafka.topics import end_offsets, partition_counts
+from tailrace.schemas.registry.client import RegistryClient, RegistryOptions
 from tailrace.sources.postgres.connection import PgConnection
-from tailrace.testkit.stack import wait_until
+from tailrace.testkit.stack import RegistryServer, wait_until
 from tailrace.worker.options import kafka_options
 
 VALID = '{"order": "a", "revision": 1, "amount": 1, "currency": "EUR"}'
@@ -106,6 +108,45 @@ def test_events_without_schema_and_route(shop: Shop, doctor: Doctor) -> None:
     assert doctor.finding("event-invalid")["severity"] == "note"
     assert doctor.finding("type-without-route", "it's me")["fixes"][0]["kind"] == "text"
     assert (shop.folder / "schemas" / "OrderShipped" / "1.json").exists()
+
+
+def test_a_large_table_is_only_sampled(shop: Shop, doctor: Doctor) -> None:
+    """The newest rows are found, and few pages are read: of about 9,000, the two samples are 500."""
+    shop.execute(
+        "INSERT INTO outbox (id, aggregatetype, aggregateid, type, payload) SELECT gen_random_uuid(), 'order', 'k', "
+        "'OrderPlaced', %s FROM generate_series(1, 400000)",
+        VALID,
+    )
+    shop.execute("VACUUM ANALYZE outbox")
+    shop.insert(VALID, kind="OrderShipped")
+    pages = "SELECT heap_blks_read + heap_blks_hit FROM pg_statio_all_tables WHERE relid = 'outbox'::regclass"
+    shop.execute("SELECT pg_stat_reset()")
+    wait_until(lambda: shop.execute(pages) == [(0,)], 30, what="new statistics")
+    found = doctor.finding("type-without-schema", "OrderShipped")
+    assert "% of the table" in found["what"]
+    wait_until(lambda: shop.execute(pages)[0][0] > 0, 30, what="the statistics of its session")
+    assert shop.execute("SELECT pg_relation_size('outbox') / 8192")[0][0] > 5 * shop.execute(pages)[0][0]
+
+
+def test_a_partitioned_table_is_sampled(shop: Shop, doctor: Doctor, monkeypatch: pytest.MonkeyPatch) -> None:
+    for statement in (
+        "DROP TABLE outbox",
+        "CREATE TABLE outbox (id uuid, aggregatetype text, gone text, aggregateid text, type text, payload jsonb, "
+        "twice text GENERATED ALWAYS AS (type || type) STORED, created_at timestamptz DEFAULT now()) "
+        "PARTITION BY RANGE (created_at)",
+        "ALTER TABLE outbox DROP COLUMN gone",
+        "CREATE TABLE old PARTITION OF outbox FOR VALUES FROM ('2020-01-01') TO ('2021-01-01')",
+        # With its columns in another order.
+        "CREATE TABLE new (type text, id uuid, created_at timestamptz DEFAULT now(), aggregatetype text, payload jsonb,"
+        " twice text GENERATED ALWAYS AS (type || type) STORED, aggregateid text)",
+        "ALTER TABLE outbox ATTACH PARTITION new DEFAULT",
+    ):
+        shop.execute(statement)
+    shop.insert(VALID, kind="OrderShipped")
+    shop.insert(VALID)
+    monkeypatch.setattr(event_sample, "PAGES", 0.5)
+    doctor.heals("type-without-schema", "OrderShipped", severity="warning")
+    assert "not-checked" not in doctor.codes()
 
 
 def test_a_topic_that_does_not_exist(shop: Shop, doctor: Doctor) -> None:
@@ -277,3 +318,24 @@ def test_the_text_for_people(shop: Shop, doctor: Doctor, capsys: pytest.CaptureF
     assert "      why: " in text
     assert "      shell:\n        mkdir -p " in text
     assert text.rstrip().endswith("notes.")
+
+
+@pytest.mark.slow
+def test_the_registry(shop: Shop, doctor: Doctor, registry: RegistryServer) -> None:
+    """Its compatibility level begins as NONE; the level of a subject is fixed first, then the one of all."""
+    shop.insert(VALID)
+    document = {"type": "object"}
+    subject = f"{shop.name}.OrderPlaced"
+    options = RegistryOptions(registry.url)
+    with RegistryClient(options) as client:
+        client.register(subject, document, "json")
+        client.set_compatibility("NONE", subject)
+        client.set_compatibility("BACKWARD")
+    given = {"url": registry.url, "subject": f"{shop.name}.{{type}}"}
+    shop.settings["schemas"] = {"registry": given}
+    shop.configure(format={"key": "json"})
+    doctor.heals("registry-compatibility", subject, severity="warning")
+    with RegistryClient(options) as client:
+        client.set_compatibility("NONE")
+    doctor.heals("registry-compatibility", registry.url, severity="warning")
+    doctor.heals("registry-key-schema", f"{shop.topic}-key", severity="problem")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -55,7 +56,7 @@ def test_areas_exist_and_all_texts_are_sentences() -> None:
         assert code.area in AREAS, name
         assert code.what.endswith("."), name
         assert code.why.endswith("."), name
-        assert "(" not in name and name == name.lower() and " " not in name, name
+        assert re.fullmatch("[a-z]+(-[a-z]+)*", name), name
 
 
 def test_checks_of_topics_share_a_code() -> None:

@@ -6,11 +6,11 @@ Of each combination of type, version, aggregate and columns that routing rules u
 from __future__ import annotations
 
 import json
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from typing import NamedTuple
 
 from tailrace.event import Column, Row
-from tailrace.outbox.layouts import INSIDE, ColumnMap
+from tailrace.outbox.layouts import INSIDE, JSON_TYPES, ColumnMap
 from tailrace.outbox.marks.sql import literal
 from tailrace.sources.postgres.connection import PgConnection
 from tailrace.sources.postgres.options import PostgresOptions
@@ -55,7 +55,7 @@ def sample_rows(
         or 0
     )
     parts, described = _parts(link, full, pages)
-    kinds = ", ".join(_kinds(columns, {column.name for column in table}, routed_by))
+    kinds = ", ".join(_kinds(columns, dict(table), routed_by))
     picked = ", ".join(f"{quote(column.name)}::text" for column in table)
     statement = (
         f"SELECT similar_rows, {picked} FROM (SELECT *, "  # noqa: S608 - quoted
@@ -113,12 +113,13 @@ def _newest(link: PgConnection, full: str) -> str:
     return f"SELECT {listed}, ctid AS sampled_at FROM {table} WHERE ctid >= '({first},0)'"  # noqa: S608 - quoted
 
 
-def _kinds(columns: ColumnMap, present: Collection[str], routed_by: Collection[str]) -> list[str]:
-    """Returns the expressions whose values decide about schema and route."""
+def _kinds(columns: ColumnMap, present: Mapping[str, int], routed_by: Collection[str]) -> list[str]:
+    """Returns the expressions whose values decide about schema and route. `present` maps columns to types."""
     wanted = [columns.type, columns.aggregate, columns.stream, columns.subject, *sorted(routed_by)]
     found = [f"{quote(name)}::text" for name in dict.fromkeys(wanted) if name is not None and name in present]
     column, inside, path = (columns.version or "").partition(INSIDE)
-    if column in present:
+    # Text that is not JSON would end the query.
+    if column in present and (not inside or present[column] in JSON_TYPES):
         steps = ",".join(path.split("/")) if inside else ""
         found.append(f"{quote(column)}::jsonb #>> {literal('{' + steps + '}')}" if inside else f"{quote(column)}::text")
     return found
