@@ -16,21 +16,12 @@ from confluent_kafka.admin import (
     AclPermissionType,
     AdminClient,
     ConfigResource,
-    ConfigSource,
     OffsetSpec,
     ResourcePatternType,
     ResourceType,
 )
 
 TIMEOUT = 8.0
-
-
-@dataclass(frozen=True, slots=True)
-class TopicSettings:
-    """The settings of a topic, defaults included; `own` are those that are set on the topic itself."""
-
-    values: Mapping[str, str] = field(default_factory=dict)
-    own: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,9 +57,9 @@ def broker_settings(admin: AdminClient) -> dict[str, str] | None:
     return {name: entry.value for name, entry in entries.items() if entry.value is not None and not entry.is_sensitive}
 
 
-def topic_settings(admin: AdminClient, topics: Iterable[str]) -> dict[str, TopicSettings]:
+def topic_settings(admin: AdminClient, topics: Iterable[str]) -> dict[str, dict[str, str]]:
     """The settings of those topics whose settings may be read."""
-    found: dict[str, TopicSettings] = {}
+    found: dict[str, dict[str, str]] = {}
     resources = [ConfigResource(ResourceType.TOPIC, topic) for topic in topics]
     try:
         answers = admin.describe_configs(resources, request_timeout=TIMEOUT) if resources else {}
@@ -79,10 +70,7 @@ def topic_settings(admin: AdminClient, topics: Iterable[str]) -> dict[str, Topic
             entries = answer.result(2 * TIMEOUT)
         except (KafkaException, TimeoutError):
             continue
-        # The source comes as a number or as a value of the enumeration.
-        on_topic = {ConfigSource.DYNAMIC_TOPIC_CONFIG, ConfigSource.DYNAMIC_TOPIC_CONFIG.value}
-        own = frozenset(name for name, entry in entries.items() if entry.source in on_topic)
-        found[resource.name] = TopicSettings({name: str(entry.value) for name, entry in entries.items()}, own)
+        found[resource.name] = {name: str(entry.value) for name, entry in entries.items()}
     return found
 
 

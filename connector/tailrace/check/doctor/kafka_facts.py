@@ -54,7 +54,7 @@ def read_kafka_facts(
     stamped = {
         topic: cluster.topics[topic]
         for topic, found in settings.items()
-        if found.values.get("message.timestamp.type") == "LogAppendTime"
+        if found.get("message.timestamp.type") == "LogAppendTime"
     }
     newest = newest_times(admin, stamped)
     config = producer_config(options)
@@ -65,8 +65,7 @@ def read_kafka_facts(
             TopicFacts(
                 topic,
                 cluster.copies.get(topic, 1),
-                found.values,
-                found.own,
+                found,
                 newest.get(topic),
                 declared[topic].config if topic in declared else {},
                 declared[topic].origin.file if topic in declared else "",

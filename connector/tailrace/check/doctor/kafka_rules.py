@@ -29,12 +29,11 @@ class InternalTopic(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class TopicFacts:
-    """A topic. `copies` are the fewest replicas of a partition; `own` are settings of the topic itself."""
+    """A topic. `copies` are the fewest replicas of a partition; `values` are its settings, defaults included."""
 
     name: str
     copies: int = 1
     values: Mapping[str, str] = field(default_factory=dict)
-    own: frozenset[str] = frozenset()
     newest_ms: int | None = None
     """The time of the newest record, if the broker gave it."""
     declared: Mapping[str, str] = field(default_factory=dict)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from tailrace.check.doctor.event_sample import EventSample
 from tailrace.check.doctor.mongo_rules import CollectionFacts, MongoFacts
 from tailrace.check.health_mongo import observer
-from tailrace.errors import AccessRefused
+from tailrace.errors import AccessRefused, TailraceError
 from tailrace.event import Row
 from tailrace.sources.mongo.client import Client, translated_errors
 from tailrace.sources.mongo.documents import CODEC, DocumentConverter
@@ -48,10 +48,8 @@ def _collection(client: Client, database: str, name: str) -> CollectionFacts:
         with translated_errors("reading the indexes of a collection"):
             listed = client[database].command({"listIndexes": name, "maxTimeMS": LIMIT_MS})["cursor"]["firstBatch"]
             indexes = tuple(tuple(each["key"]) for each in listed)
-    except Exception as error:
-        # A collection that does not exist is reported by its own check.
-        if type(error).__module__ != "tailrace.errors":
-            raise
+    except TailraceError:
+        pass  # there is no such collection, which has its own check, or no right to read them
     return CollectionFacts(name, documents, size, indexes)
 
 

@@ -53,7 +53,8 @@ def check_registry(facts: RegistryFacts, key_topics: Iterable[str], file: str) -
     keys = {topic + KEY_SUFFIX for topic in key_topics}
     for subject in sorted(keys):
         if facts.versions.get(subject) == 0:
-            schema = {"schema": json.dumps({"type": "string"}), "schemaType": "JSON"}
+            content = {"$schema": "https://json-schema.org/draft/2020-12/schema", "type": "string"}
+            schema = {"schema": json.dumps(content), "schemaType": "JSON"}
             fix = shell(_put(facts, f"subjects/{subject}/versions", schema, method="POST"))
             found.append(problem("registry-key-schema", f"there is no schema {subject}, which format.key needs", fix))
     for subject in sorted(facts.listed - keys):
