@@ -93,7 +93,7 @@ class Doctor:
         assert done.returncode == 0, f"{text}\n{done.stdout}\n{done.stderr}"
 
     def yaml(self, text: str) -> None:
-        file = Path(text.splitlines()[0].removeprefix("# ").partition(",")[0])
+        file = Path(text.splitlines()[0].removeprefix("# "))
         settings = yaml.safe_load(file.read_text())
         merge(settings, yaml.safe_load(text))
         file.write_text(yaml.safe_dump(settings))

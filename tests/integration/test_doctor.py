@@ -8,7 +8,14 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from confluent_kafka.admin import AclBinding, AclOperation, AclPermissionType, ResourcePatternType, ResourceType
+from confluent_kafka.admin import (
+    AclBinding,
+    AclOperation,
+    AclPermissionType,
+    NewTopic,
+    ResourcePatternType,
+    ResourceType,
+)
 from psycopg.conninfo import conninfo_to_dict
 
 from helpers.doctor import Doctor
@@ -20,7 +27,7 @@ from tailrace.dlq.resolutions import resolutions_topic
 from tailrace.kafka.topics import end_offsets, partition_counts
 from tailrace.schemas.registry.client import RegistryClient, RegistryOptions
 from tailrace.sources.postgres.connection import PgConnection
-from tailrace.testkit.stack import RegistryServer, wait_until
+from tailrace.testkit.stack import KafkaCluster, RegistryServer, wait_until
 from tailrace.worker.options import kafka_options
 
 VALID = '{"order": "a", "revision": 1, "amount": 1, "currency": "EUR"}'
@@ -170,6 +177,16 @@ def test_settings_of_topics(shop: Shop, doctor: Doctor, make_topic: MakeTopic) -
     doctor.heals("unclean-election", shop.topic, severity="warning")
     doctor.heals("min-insync-high", shop.topic, severity="problem")
     doctor.heals("event-topic-compacted", shop.topic, severity="warning")
+
+
+def test_a_setting_that_a_spec_declares(shop: Shop, doctor: Doctor, make_topic: MakeTopic) -> None:
+    """It is fixed in the spec, from where `topics apply` sets it."""
+    file = shop.folder / "topics" / "orders.yaml"
+    declared = {"config": {"unclean.leader.election.enable": "true"}}
+    file.write_text(json.dumps({**json.loads(file.read_text()), **declared}))
+    make_topic(shop.topic, 3, unclean_leader_election_enable="true")
+    doctor.heals("unclean-election", shop.topic, severity="warning")
+    assert "unclean.leader.election.enable: 'false'" in file.read_text()
 
 
 def test_settings_of_internal_topics(shop: Shop, doctor: Doctor, make_topic: MakeTopic) -> None:
@@ -344,3 +361,16 @@ def test_the_registry(shop: Shop, doctor: Doctor, registry: RegistryServer) -> N
         client.set_compatibility("NONE")
     doctor.heals("registry-compatibility", registry.url, severity="warning")
     doctor.heals("registry-key-schema", f"{shop.topic}-key", severity="problem")
+
+
+@pytest.mark.slow
+def test_replicas_that_need_not_be_in_sync(shop: Shop, doctor: Doctor) -> None:
+    """Three brokers and three replicas, but a record counts as published when one broker has it."""
+    with KafkaCluster() as kafka:
+        shop.configure(kafka={"bootstrap": kafka.bootstrap})
+        topic = NewTopic(shop.topic, 3, 3, config={"min.insync.replicas": "1"})
+        admin = kafka.admin()
+        for created in admin.create_topics([topic]).values():
+            created.result(30)
+        wait_until(lambda: "min-insync-low" in doctor.codes(), 60, what="the topic on all brokers")
+        doctor.heals("min-insync-low", shop.topic, severity="warning")

@@ -97,6 +97,7 @@ def _worker(examined: Sequence[Examined], shared: Sequence[CheckResult], folders
     identities = [each.identity for each in examined if each.identity is not None]
     places = {Path(each.diagnosis.file).absolute().parent: "settings" for each in examined}
     places |= {folder.absolute(): "settings" for folder in folders}
+    places |= {folder: purpose for each in examined for folder, purpose in each.folders.items()}
     running = len(examined) if is_on_worker() else 0
     results = [*shared, *check_pipelines(identities), *check_machine(read_machine(places, len(examined), running))]
     return Diagnosis("", "", tuple(results))

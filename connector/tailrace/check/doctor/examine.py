@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
+from urllib.parse import unquote, urlsplit
 
 from tailrace.check.doctor.access_rules import check_access
 from tailrace.check.doctor.bounded import bounded
@@ -49,10 +50,14 @@ Tell = Callable[[str], None]
 
 @dataclass(frozen=True, slots=True)
 class Examined:
-    """A pipeline's findings, and what it must not share with others; None if its settings cannot be used."""
+    """A pipeline's findings, and what it must not share with others; None if its settings cannot be used.
+
+    `folders` are folders of this machine that it writes to, with their purpose.
+    """
 
     diagnosis: Diagnosis
     identity: PipelineIdentity | None = None
+    folders: Mapping[Path, str] = field(default_factory=dict)
 
 
 def examine(file: Path, tell: Tell) -> Examined:
@@ -64,7 +69,12 @@ def examine(file: Path, tell: Tell) -> Examined:
     examination = _Examination(settings, file, tell)
     results = examination.run()
     diagnosis = Diagnosis(settings.pipeline, str(file), tuple(results), examination.sampled)
-    return Examined(diagnosis, examination.identity())
+    return Examined(diagnosis, examination.identity(), _folders(settings))
+
+
+def _folders(settings: PipelineSettings) -> dict[Path, str]:
+    url = settings.archive.url if settings.archive else ""
+    return {Path(unquote(urlsplit(url).path)): "archive"} if url.startswith("file:") else {}
 
 
 class _Examination:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
@@ -59,7 +60,7 @@ class KafkaFacts:
 def check_kafka_facts(facts: KafkaFacts, options: KafkaOptions, file: str) -> list[CheckResult]:
     found = [*_versions(facts), *_brokers(facts, options, file)]
     for topic in facts.topics:
-        found += [each for each in _topic(facts, topic, options) if each is not None]
+        found += [each for each in _topic(facts, topic, options, file) if each is not None]
     return found
 
 
@@ -105,49 +106,49 @@ def _brokers(facts: KafkaFacts, options: KafkaOptions, file: str) -> list[CheckR
     return found
 
 
-def _topic(facts: KafkaFacts, topic: TopicFacts, options: KafkaOptions) -> list[CheckResult | None]:
+def _topic(facts: KafkaFacts, topic: TopicFacts, options: KafkaOptions, file: str) -> list[CheckResult | None]:
     internal = facts.internal.get(topic.name)
     return [
-        _unclean(topic, options),
-        _in_sync(topic, options),
-        _compacted(topic, options) if internal is None else _needed(topic, internal, options),
+        _unclean(topic, options, file),
+        _in_sync(topic, options, file),
+        _compacted(topic, options, file) if internal is None else _needed(topic, internal, options),
         _long(facts, topic, options),
         _clock(facts, topic),
     ]
 
 
-def _unclean(topic: TopicFacts, options: KafkaOptions) -> CheckResult | None:
+def _unclean(topic: TopicFacts, options: KafkaOptions, file: str) -> CheckResult | None:
     name = "unclean.leader.election.enable"
     if topic.values.get(name) != "true":
         return None
-    return warning("unclean-election", f"{topic.name}: {name} is true", _set(topic, options, name, "false"))
+    return warning("unclean-election", f"{topic.name}: {name} is true", *_set(topic, options, name, "false", file))
 
 
-def _in_sync(topic: TopicFacts, options: KafkaOptions) -> CheckResult | None:
+def _in_sync(topic: TopicFacts, options: KafkaOptions, file: str) -> CheckResult | None:
     name = "min.insync.replicas"
     least = _number(topic.values, name)
     if least is None:
         return None
     what = f"{topic.name}: {name} is {least}, and there are {topic.copies} replicas"
     if least > topic.copies:
-        fix = _set(topic, options, name, str(max(1, topic.copies - 1)))
-        return problem("min-insync-high", f"{what}: nothing can be published", fix)
+        fixes = _set(topic, options, name, str(max(1, topic.copies - 1)), file)
+        return problem("min-insync-high", f"{what}: nothing can be published", *fixes)
     if least == topic.copies > 1:
-        fix = _set(topic, options, name, str(topic.copies - 1))
-        return warning("min-insync-high", f"{what}: no broker may be down", fix)
+        fixes = _set(topic, options, name, str(topic.copies - 1), file)
+        return warning("min-insync-high", f"{what}: no broker may be down", *fixes)
     if least == 1 and topic.copies > 2:
-        return warning("min-insync-low", what, _set(topic, options, name, "2"))
+        return warning("min-insync-low", what, *_set(topic, options, name, "2", file))
     return None
 
 
-def _compacted(topic: TopicFacts, options: KafkaOptions) -> CheckResult | None:
+def _compacted(topic: TopicFacts, options: KafkaOptions, file: str) -> CheckResult | None:
     if "compact" not in topic.values.get("cleanup.policy", ""):
         return None
     what = f"{topic.name}: cleanup.policy is {topic.values['cleanup.policy']}"
-    fix = _set(topic, options, "cleanup.policy", "delete")
+    fixes = _set(topic, options, "cleanup.policy", "delete", file)
     if "cleanup.policy" in topic.declared:
-        return note("event-topic-compacted", f"{what}, as its spec declares", fix)
-    return warning("event-topic-compacted", what, fix)
+        return note("event-topic-compacted", f"{what}, as its spec declares", *fixes)
+    return warning("event-topic-compacted", what, *fixes)
 
 
 def _needed(topic: TopicFacts, internal: InternalTopic, options: KafkaOptions) -> CheckResult | None:
@@ -185,11 +186,12 @@ def _clock(facts: KafkaFacts, topic: TopicFacts) -> CheckResult | None:
     return warning("kafka-clock", what, advice("Synchronise the clocks of brokers, database and connector (NTP)."))
 
 
-def _set(topic: TopicFacts, options: KafkaOptions, name: str, value: str) -> Fix:
+def _set(topic: TopicFacts, options: KafkaOptions, name: str, value: str, file: str) -> list[Fix]:
     """Sets a setting where it comes from: in the topic's spec, if that declares it."""
     if name in topic.declared and topic.file:
-        return settings(f"{topic.file}, then `tailrace topics apply`", {"config": {name: value}})
-    return shell(alter_topic(options, topic.name, {name: value}))
+        apply = shell(shlex.join(["tailrace", "topics", "apply", file, "--yes"]))
+        return [settings(topic.file, {"config": {name: value}}), apply]
+    return [shell(alter_topic(options, topic.name, {name: value}))]
 
 
 def _number(values: Mapping[str, str], name: str) -> int | None:

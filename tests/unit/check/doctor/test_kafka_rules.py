@@ -74,8 +74,9 @@ def test_a_setting_is_fixed_where_it_is_declared() -> None:
         file="topics/orders.yaml",
     )
     (found,) = check_kafka_facts(replace(FACTS, topics=(declared,)), OPTIONS, "orders.yaml")
-    assert found.fixes[0].kind == "yaml"
-    assert found.fixes[0].text.startswith("# topics/orders.yaml, then `tailrace topics apply`\n")
+    assert [fix.kind for fix in found.fixes] == ["yaml", "shell"]
+    assert found.fixes[0].text.startswith("# topics/orders.yaml\n")
+    assert found.fixes[1].text == "tailrace topics apply orders.yaml --yes"
 
 
 def test_internal_topics() -> None:
