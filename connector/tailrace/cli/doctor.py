@@ -54,7 +54,7 @@ def doctor(
 
         tailrace doctor --worker http://127.0.0.1:8083
 
-        tailrace doctor orders.yaml --json | jq -r '.pipelines[].findings[].fixes[].text'
+        tailrace doctor orders.yaml --json | jq .problems
     """
     logging.getLogger("librdkafka").setLevel(logging.CRITICAL)
     found, shared, folders = _expand(files or [Path()])

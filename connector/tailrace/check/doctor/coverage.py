@@ -120,25 +120,25 @@ def check_coverage(found: Coverage, context: CoverageContext, sampled: str) -> l
     results: list[CheckResult] = []
     for (kind, version), number in _first(found.without_schema):
         named = f"{kind!r} {f'version {version}' if version else ''}".strip()
-        what = f"{_rows(number)} of type {named} have no schema (sampled: {sampled})"
+        what = f"there is no schema for type {named}: {_rows(number)} in the sample ({sampled})"
         if context.passes_unknown:
             what += "; they are published without validation"
         report = note if context.passes_unknown else warning
         results.append(report("type-without-schema", what, *_schema_fixes(context, kind, version)))
     for (kind, aggregate, _), number in _first(found.without_route):
-        what = f"{_rows(number)} of type {kind!r}, aggregate {aggregate!r}, match no rule (sampled: {sampled})"
+        what = f"no rule matches type {kind!r}, aggregate {aggregate!r}: {_rows(number)} in the sample ({sampled})"
         results.append(warning("type-without-route", what, *_route_fixes(context, kind, aggregate)))
     if context.existing_topics is not None and not context.creates_topics:
         for topic, number in _first(found.topics):
             if topic not in context.existing_topics:
-                what = f"{_rows(number)} go to {topic}, which does not exist, and topics.create is false"
+                what = f"there is no topic {topic}, and topics.create is false: {_rows(number)} in the sample"
                 results.append(problem("type-topic-missing", what, shell(context.create_topic(topic))))
     for (kind, reason), number in _first(found.invalid):
-        what = f"rows of type {kind!r} would be rejected: {reason} ({_rows(number)} like it in the sample)"
+        what = f"rows of type {kind!r} would be rejected: {reason}: {_rows(number)} of its kind in the sample"
         fix = advice(f"See why: `tailrace trace ID {context.file}` for one of them, or `tailrace dlq list`.")
         results.append(note("event-invalid", what, fix))
     for reason, number in _first(found.unreadable):
-        what = f"{_rows(number)} cannot be read as events: {reason} (sampled: {sampled})"
+        what = f"rows cannot be read as events: {reason}: {_rows(number)} in the sample ({sampled})"
         results.append(warning("row-unreadable", what, advice("Set outbox.columns or outbox.layout to fit the rows.")))
     return results
 
@@ -148,7 +148,7 @@ def _first(counts: dict[K, int]) -> list[tuple[K, int]]:
 
 
 def _rows(number: int) -> str:
-    return f"at least {number:,} row{'s' * (number != 1)}"
+    return f"{number:,} row{'s' * (number != 1)}"
 
 
 def _schema_fixes(context: CoverageContext, kind: str, version: str) -> list[Fix]:
