@@ -31,6 +31,7 @@ pytest_plugins = [
     "helpers.agent_apps",
     "helpers.worker",
     "helpers.connect",
+    "helpers.doctor",
 ]
 
 if os.environ.pop("PYTHONDONTWRITEBYTECODE", ""):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from tools import benchmarks_page, cli_page, configuration_page, errors_page, faults_page, metrics_page
+from tools import benchmarks_page, cli_page, configuration_page, doctor_page, errors_page, faults_page, metrics_page
 
 DOCS = Path(__file__).parents[1] / "docs"
 
@@ -16,6 +16,7 @@ def pages() -> dict[str, str]:
         "speed.svg": benchmarks_page.picture(),
         "cli.md": cli_page.page(),
         "configuration.md": configuration_page.page(),
+        "doctor.md": doctor_page.page(),
         "errors.md": errors_page.page(),
         "faults.md": faults_page.page(),
         "metrics.md": metrics_page.page(),

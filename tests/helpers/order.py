@@ -27,6 +27,7 @@ LONG = (
     "test_rewind.py",
     "test_table_changes.py",
     "test_check_mongo.py",
+    "test_doctor.py",
 )
 """Files that take more than a minute; each file is run by one worker."""
 

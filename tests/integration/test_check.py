@@ -287,7 +287,7 @@ def test_topics_that_cannot_be_created(shop: Shop, run: Run) -> None:
     assert report.failures() == ["offsets topic", "dead-letter topic", f"topic {shop.topic}", "topics by template"]
     assert "Lower kafka.internal_replication to 1" in report.checks["offsets topic"]["remedy"]
     shop.configure(topics={"create": False}, kafka={"internal_replication": 1})
-    assert "kafka-topics --create" in run(shop.file).checks["dead-letter topic"]["remedy"]
+    assert f"--create --topic {shop.letters}" in run(shop.file).checks["dead-letter topic"]["remedy"]
 
 
 def test_topic_settings_that_kafka_refuses(shop: Shop, run: Run, make_topic: Callable[..., None]) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from tailrace.check.kafka_commands import alter_topic, tool
 from tailrace.check.result import CheckResult, fail, failed, gather, hosts_of, is_loopback, ok, warn
 from tailrace.check.rules import NOT_VERIFIED, check_copies, check_partitions
 from tailrace.dlq.parking import ParkingLimits, require_kept
@@ -15,6 +16,7 @@ from tailrace.kafka.topics import make_change, topic_config
 from tailrace.positions.base import Position
 from tailrace.routing.specs import TopicSpec
 from tailrace.state import offsets
+from tailrace.state.offsets import Admin
 from tailrace.state.stored_state import require_position_known
 from tailrace.worker.options import DEAD_LETTER_BYTES, own_topics
 
@@ -69,6 +71,15 @@ class KafkaChecks:
         ]
         return [ok("kafka", found), *self._transport(), *gather(checks)]
 
+    @property
+    def cluster(self) -> Cluster:
+        return self._cluster
+
+    @property
+    def admin(self) -> Admin:
+        """The client of `checks`; only if `reachable`."""
+        return self._observer.admin
+
     def stored(self) -> Position | None:
         """Returns the stored position, read without fencing: a running pipeline may change it at any moment."""
         if self._options.offsets_topic not in self._cluster.topics:
@@ -106,7 +117,7 @@ class KafkaChecks:
             return fail(
                 name,
                 f"{topic} has cleanup.policy={policy}: Kafka would delete stored positions",
-                _alter(options, topic, "cleanup.policy=compact"),
+                alter_topic(options, topic, {"cleanup.policy": "compact"}),
             )
         if partitions != 1:
             return fail(
@@ -126,7 +137,7 @@ class KafkaChecks:
         config = topic_config(self._observer.admin, topic)
         if "compact" in config.get("cleanup.policy", ""):
             found = f"{topic} is compacted: it rejects dead letters without a key, and later ones replace earlier ones"
-            return fail(name, found, _alter(options, topic, "cleanup.policy=delete"))
+            return fail(name, found, alter_topic(options, topic, {"cleanup.policy": "delete"}))
         if (short := self._too_short(name, config)) is not None:
             return short
         if (few := self._copies(name, topic)) is not None:
@@ -135,7 +146,7 @@ class KafkaChecks:
             return warn(
                 name,
                 f"{topic} accepts {config.get('max.message.bytes')} bytes, dead letters may have {DEAD_LETTER_BYTES}",
-                _alter(options, topic, f"max.message.bytes={2 * DEAD_LETTER_BYTES}"),
+                alter_topic(options, topic, {"max.message.bytes": str(2 * DEAD_LETTER_BYTES)}),
             )
         return ok(name, topic)
 
@@ -166,7 +177,7 @@ class KafkaChecks:
             return warn(
                 name,
                 f"rejects records over {largest} bytes, but limits.payload_bytes allows {self._payload_bytes}",
-                _alter(self._options, topic, f"max.message.bytes={self._payload_bytes + 64 * 1024}"),
+                alter_topic(self._options, topic, {"max.message.bytes": str(self._payload_bytes + 64 * 1024)}),
             )
         return ok(name, f"exists, {partitions} partition{'s' if partitions != 1 else ''}")
 
@@ -205,11 +216,11 @@ class KafkaChecks:
             return fail(name, found, f"Lower {setting} to {brokers}, or add brokers.")
         shape = f"partitions: {_count(spec.partitions)}, replicas: {_count(spec.replication)}"
         if not create:
-            options = [f"--bootstrap-server {self._options.bootstrap}", f"--topic {spec.topic}"]
-            options += [f"--partitions {spec.partitions}"] * (spec.partitions > 0)
-            options += [f"--replication-factor {spec.replication}"] * (spec.replication > 0)
+            words = ["--create", "--topic", spec.topic]
+            words += ["--partitions", str(spec.partitions)] if spec.partitions > 0 else []
+            words += ["--replication-factor", str(spec.replication)] if spec.replication > 0 else []
             found = f"{spec.topic} is missing, and topics.create is false"
-            return fail(name, found, f"kafka-topics --create {' '.join(options)}")
+            return fail(name, found, tool(self._options, "kafka-topics", *words))
         # A template is not a topic name, and its topics have no settings.
         changes = [] if spec is self._default else differences(spec, None)
         if (refused := self._refused(name, changes)) is not None:
@@ -231,11 +242,6 @@ class KafkaChecks:
             except TailraceError:
                 return None  # a user without the right to change topics can still publish to existing ones
         return None
-
-
-def _alter(options: KafkaOptions, topic: str, setting: str) -> str:
-    server = f"--bootstrap-server {options.bootstrap}"
-    return f"kafka-configs {server} --alter --entity-type topics --entity-name {topic} --add-config {setting}"
 
 
 def _are(brokers: int) -> str:

@@ -21,6 +21,7 @@ from tailrace.check.mongo_rules import (
     check_user,
     check_window,
     check_write_concern,
+    create_index,
     is_encrypted,
     is_unverified,
 )
@@ -266,8 +267,8 @@ class MongoChecks:
                 raise
             except SourceError:
                 found = f"{options.database}.{collection} has no index on {', '.join(order)}"
-                remedy = f"db.getCollection({json.dumps(collection)}).createIndex({json.dumps(order)})"
-                return fail("order_by", found, f"{remedy}, or set source.order_by: [_id].")
+                remedy = create_index(options.database, collection, order)
+                return fail("order_by", found, f"{remedy} // or set source.order_by: [_id]")
         return ok("order_by", ", ".join(order))
 
     def _start_where(self) -> CheckResult | None:

@@ -22,6 +22,12 @@ READABLE = {1, 2}
 Document = Mapping[str, Any]
 
 
+def create_index(database: str, collection: str, order: Mapping[str, int]) -> str:
+    """Returns the command of mongosh that creates an index."""
+    where = f"db.getSiblingDB({json.dumps(database)}).getCollection({json.dumps(collection)})"
+    return f"{where}.createIndex({json.dumps(order)})"
+
+
 def is_encrypted(uri: str) -> bool:
     """Whether the address uses TLS; mongodb+srv does by default."""
     values = re.findall(r"[?&](?:tls|ssl)=(\w+)", uri, flags=re.IGNORECASE)
@@ -100,7 +106,7 @@ def check_mongo_marks(database: str, lacking: Mapping[str, Sequence[str]], role:
     return warn(
         "marks",
         f"the user lacks {named}: documents are published, but not marked",
-        f"db.getSiblingDB({json.dumps(USERS)}).{call}, with a role of the user that is not built in.",
+        f"db.getSiblingDB({json.dumps(USERS)}).{call} // a role of the user that is not built in",
     )
 
 
@@ -140,7 +146,7 @@ def check_write_concern(default: Document | None) -> CheckResult:
     if w in (0, 1):
         found = f"w: {w} by default: a failover may roll back writes that were acknowledged, and these are never "
         remedy = 'db.adminCommand({ setDefaultRWConcern: 1, defaultWriteConcern: { w: "majority" } })'
-        return warn("write concern", f"{found}published", f"{remedy}, or let the services use w: majority.")
+        return warn("write concern", f"{found}published", f"{remedy} // or let the services use w: majority")
     return ok("write concern", f"w: {w}")
 
 

@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable
 from dataclasses import replace
 
+from tailrace.check.failover import enable_failover
 from tailrace.check.marks import check_marks
 from tailrace.check.messages import check_empty_publication, check_messages
 from tailrace.check.publication import PublicationCheck
@@ -186,10 +187,10 @@ class PostgresChecks:
         who = quote(str(role))
         if superuser == "t":
             grant = f" GRANT SELECT ON {self._full} TO tailrace;" if self._full else ""
-            remedy = f"CREATE ROLE tailrace LOGIN REPLICATION;{grant} then use this role."
+            remedy = f"CREATE ROLE tailrace LOGIN REPLICATION;{grant} -- then use this role in source.postgres"
             return warn("role", f"{role} is a superuser: reading the log needs fewer rights", remedy)
         if "t" not in (replication, member):
-            return fail("role", f"{role} may not read the log", f"As a superuser: ALTER ROLE {who} REPLICATION;")
+            return fail("role", f"{role} may not read the log", f"ALTER ROLE {who} REPLICATION; -- as a superuser")
         return ok("role", f"{role}, with REPLICATION and not a superuser")
 
     def _cluster_copy(self) -> CheckResult | None:
@@ -235,7 +236,7 @@ class PostgresChecks:
             remedy = f"GRANT USAGE ON SCHEMA {quote(self._schema)} TO {who}; GRANT SELECT ON {self._full} TO {who};"
             return report("table rights", f"no SELECT on {self._full}: existing rows cannot be read", remedy)
         if filtered == "t":
-            remedy = f"ALTER ROLE {who} BYPASSRLS; (as a superuser)"
+            remedy = f"ALTER ROLE {who} BYPASSRLS; -- as a superuser"
             return report("table rights", f"row security hides rows of {self._full} when the table is read", remedy)
         return ok("table rights", "SELECT")
 
@@ -319,10 +320,8 @@ class PostgresChecks:
             return fail("slot failover", "source.failover is true, but failover slots need Postgres 17", remedy)
         rows = self._link.query("SELECT failover FROM pg_replication_slots WHERE slot_name = $1", [self._options.slot])
         if wanted and rows and rows[0][0] != "t":
-            remedy = (
-                f"psql 'dbname=… replication=database' -c 'ALTER_REPLICATION_SLOT {self._options.slot} (FAILOVER true)'"
-            )
-            return warn("slot failover", "source.failover is true, but the slot was created without it", remedy)
+            found = "source.failover is true, but the slot was created without it"
+            return warn("slot failover", found, enable_failover(self._link, self._options.slot))
         return ok("slot failover", "on" if wanted else "off (with source.failover: true the slot survives a failover)")
 
     def _kept(self) -> CheckResult:

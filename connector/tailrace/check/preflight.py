@@ -6,6 +6,7 @@ that would fence a running pipeline. An unavailable server is one result, and th
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Protocol
 
@@ -55,29 +56,56 @@ class DatabaseChecks(Protocol):
         """Whether the position of another pipeline is in the log of this outbox. Needs `start` first."""
 
 
+Probe = Callable[[], list[CheckResult]]
+
+
 def preflight(file: Path, *, offline: bool = False) -> list[CheckResult]:
     """Returns all results, in the order in which a start would find the problems."""
     try:
         settings = load_pipeline(file)
     except ConfigError as error:
         return [failed("settings", error)]
-    specs, checks = _topics(settings)
-    checks = [ok("settings", f"pipeline {settings.pipeline} in {file}"), _schemas(settings), *_rules(settings), *checks]
-    if offline:
+    checks = Preflight(settings, file)
+    return checks.files() if offline else [*checks.files(), *checks.servers()]
+
+
+class Preflight:
+    """The checks of one pipeline. Call `files` before `servers`, which fills `database` and `kafka`."""
+
+    def __init__(self, settings: PipelineSettings, file: Path) -> None:
+        self._settings = settings
+        self._file = file
+        self.specs: list[TopicSpec] = []
+        self.database: DatabaseChecks | None = None
+        self.kafka: KafkaChecks | None = None
+
+    def files(self) -> list[CheckResult]:
+        """Checks what needs no server."""
+        settings = self._settings
+        self.specs, topics = _topics(settings)
+        found = ok("settings", f"pipeline {settings.pipeline} in {self._file}")
+        return [found, _schemas(settings), *_rules(settings), *topics]
+
+    def servers(
+        self, bounded: Callable[[str, Probe], list[CheckResult]] = lambda _, probe: probe()
+    ) -> list[CheckResult]:
+        """Checks the servers. `bounded` runs a probe, which it may end with a result of its own."""
+        settings = self._settings
+        try:
+            database = self.database = _database(settings)
+        except ConfigError as error:
+            return [failed("source", error)]
+        kafka = self.kafka = _kafka_checks(settings, self.specs)
+        checks = bounded("the registry", lambda: _registry(settings))
+        checks += bounded("the database", database.checks)
+        view = routing_view(settings.pipeline, column_map(settings))
+        checks += check_rules(self.specs, view, database.columns)
+        checks += bounded("Kafka", kafka.checks)
+        if database.reachable and kafka.reachable:
+            before = list(checks)
+            checks += bounded("the start", lambda: _start(database, kafka, before))
+            checks += bounded("other pipelines", lambda: _other_pipelines(settings, self.specs, database))
         return checks
-    try:
-        database = _database(settings)
-    except ConfigError as error:
-        return [*checks, failed("source", error)]
-    kafka = _kafka_checks(settings, specs)
-    checks += _registry(settings)
-    checks += database.checks()
-    checks += check_rules(specs, routing_view(settings.pipeline, column_map(settings)), database.columns)
-    checks += kafka.checks()
-    if database.reachable and kafka.reachable:
-        checks += _start(database, kafka, checks)
-        checks += _other_pipelines(settings, specs, database)
-    return checks
 
 
 def passed(checks: list[CheckResult]) -> bool:

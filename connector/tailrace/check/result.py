@@ -1,6 +1,7 @@
-"""Results of checks: OK, WARN or FAIL, with a remedy to copy.
+"""Results of checks: OK, NOTE, WARN or FAIL, with a remedy to copy.
 
-WARN means that it works, but a careful operator would change it. FAIL means that `tailrace run` stops, now or soon.
+NOTE is information. WARN means that it works, but a careful operator would change it. FAIL means that `tailrace run`
+stops, now or soon.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ import ipaddress
 import re
 from collections.abc import Callable, Iterable
 from enum import Enum
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 from tailrace.errors import TailraceError, Unavailable
 
@@ -19,21 +20,65 @@ CLOCK_SECONDS = 5.0
 
 class State(Enum):
     OK = "OK"
+    NOTE = "NOTE"
     WARN = "WARN"
     FAIL = "FAIL"
 
 
+class Fix(NamedTuple):
+    """What a person runs or writes to fix a finding."""
+
+    kind: Kind
+    text: str
+
+    @classmethod
+    def of(cls, remedy: str) -> Fix:
+        """A remedy whose kind is shown by its first word."""
+        return cls(next((kind for kind, begins in _KINDS.items() if begins.match(remedy)), "text"), remedy)
+
+
+Kind = Literal["sql", "shell", "yaml", "mongosh", "text"]
+"""What a fix is: SQL for psql, a command for a shell, settings to merge into a file, a command for mongosh, or advice.
+
+`yaml` begins with a comment that names the file.
+"""
+_KINDS: dict[Kind, re.Pattern[str]] = {
+    "sql": re.compile(r"(ALTER|CREATE|DROP|GRANT|REINDEX|SELECT|SET|VACUUM) (?!.*…)"),
+    "shell": re.compile(r"(kafka-\w+|psql|tailrace) (?!.*…)"),
+    "mongosh": re.compile(r"db\.(?!.*…)"),
+}
+
+
 class CheckResult(NamedTuple):
-    """The result of one check. `remedy` is the SQL, command or setting that fixes it; empty if OK."""
+    """The result of one check. `remedy` is the SQL, command or setting that fixes it; empty if OK.
+
+    `name` is shown by `tailrace check`; `code` is the stable name of a finding, one of `codes.CODES`.
+    """
 
     name: str
     state: State
     found: str
     remedy: str = ""
+    fixes: tuple[Fix, ...] = ()
+
+    @property
+    def code(self) -> str:
+        """The check's name without spaces. Checks of single topics are named by their topic, and share one code."""
+        name = "topic" if self.name.startswith("topic ") else self.name
+        return name.replace(" ", "-").replace("_", "-")
+
+    @property
+    def all_fixes(self) -> tuple[Fix, ...]:
+        """Its fixes; the remedy if they are not given by themselves."""
+        return self.fixes or ((Fix.of(self.remedy),) if self.remedy else ())
 
 
 def ok(name: str, found: str) -> CheckResult:
     return CheckResult(name, State.OK, found)
+
+
+def note(name: str, found: str, remedy: str = "") -> CheckResult:
+    return CheckResult(name, State.NOTE, found, remedy)
 
 
 def warn(name: str, found: str, remedy: str) -> CheckResult:

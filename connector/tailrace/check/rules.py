@@ -6,6 +6,7 @@ import re
 from collections.abc import Mapping, Sequence
 
 from tailrace.check.result import CheckResult, clock_difference, fail, human_bytes, is_loopback, ok, warn
+from tailrace.check.versions import OLDEST_POSTGRES, known_bugs, shown
 from tailrace.outbox.specs import LAYOUTS
 from tailrace.positions.postgres import format_lsn
 from tailrace.routing.specs import BROKER_DEFAULT, TopicSpec, in_order
@@ -14,8 +15,6 @@ from tailrace.sources.postgres.replay_window import ReplayWindow, max_window_byt
 from tailrace.sources.postgres.resume_check import SlotState
 from tailrace.sql_names import quote
 
-FIXED_MINORS = {14: 19, 15: 14, 16: 10, 17: 6}
-"""The first minor release of each version without a bug that loses decoded changes."""
 NOT_VERIFIED = "certificates are not verified, so another server could pose as this one"
 IN_ORDER = {20, 21, 23, 1082, 1114, 1184, 1700}
 """Types whose values usually grow with time: integers, numeric, date and timestamps."""
@@ -25,16 +24,13 @@ SMALL_WAL_BYTES = 1 << 30
 
 def check_version(number: int) -> CheckResult:
     """`number` is server_version_num: 160014 is 16.14."""
-    major, minor = divmod(number, 10_000)
-    shown = f"{major}.{minor}"
-    if major < min(FIXED_MINORS):
-        remedy = f"Upgrade to Postgres {max(FIXED_MINORS)} or newer."
-        return warn("postgres version", f"{shown} is no longer maintained", remedy)
-    fixed = FIXED_MINORS.get(major, 0)
-    if minor < fixed:
-        found = f"{shown} can lose changes around ALTER PUBLICATION and in partly decoded transactions"
-        return warn("postgres version", found, f"Upgrade to {major}.{fixed} or newer, a minor upgrade.")
-    return ok("postgres version", shown)
+    version = divmod(number, 10_000)
+    if version[0] < OLDEST_POSTGRES:
+        return warn("postgres version", f"{shown(version)} is no longer maintained", "Upgrade to Postgres 17 or newer.")
+    for bug, fixed in known_bugs("Postgres", version):
+        found = f"{shown(version)} {bug.effect} ({bug.link})"
+        return warn("postgres version", found, f"Upgrade to {fixed} or newer, a minor upgrade.")
+    return ok("postgres version", shown(version))
 
 
 def check_clock(database_ms: int, here_ms: float) -> CheckResult:
@@ -107,7 +103,7 @@ def check_free(what: str, used: int, most: int, *, needed: bool) -> CheckResult:
     """`what` is `slots` or `wal senders`; `needed`: whether the next start needs one more."""
     setting = "max_replication_slots" if what == "slots" else "max_wal_senders"
     if used >= most and needed:
-        remedy = f"ALTER SYSTEM SET {setting} = {max(2 * most, 10)}; and restart Postgres, or free an unused one."
+        remedy = f"ALTER SYSTEM SET {setting} = {max(2 * most, 10)}; -- then restart Postgres; or free an unused one"
         return fail(f"free {what}", f"none: {used} of {most} are in use ({setting})", remedy)
     return ok(f"free {what}", f"{most - used} of {most}")
 

@@ -23,6 +23,8 @@ def check(
     Changes nothing and does not disturb a running pipeline. Each check is OK, WARN (works, but a careful operator would
     change it) or FAIL (stops the pipeline, now or soon), with the SQL or the command that fixes it.
 
+    `tailrace doctor` checks more: settings of the servers, topics, rights, events and the worker.
+
     Exit codes: 0 without a FAIL, 1 with one.
 
     Examples:
@@ -36,7 +38,16 @@ def check(
     logging.getLogger("librdkafka").setLevel(logging.CRITICAL)
     checks = preflight(file, offline=offline)
     if as_json:
-        listed = [{**found._asdict(), "state": found.state.value} for found in checks]
+        listed = [
+            {
+                "name": found.name,
+                "code": found.code,
+                "state": found.state.value,
+                "found": found.found,
+                "remedy": found.remedy,
+            }
+            for found in checks
+        ]
         emit_json({"ok": passed(checks), "checks": listed})
     else:
         _print(file, checks)

@@ -29,6 +29,7 @@ COMMANDS = {
     "run": ("tailrace.cli.run", "Run a pipeline: tail the outbox and publish to Kafka."),
     "worker": ("tailrace.cli.worker", "Run all pipelines of a folder, each in its own process, with an HTTP port."),
     "check": ("tailrace.cli.check", "Check settings, database and Kafka, and show how to fix problems."),
+    "doctor": ("tailrace.cli.doctor", "Check pipelines, servers and topics thoroughly, also while they run."),
     "status": ("tailrace.cli.status", "Show the state of a pipeline, its position and its lag."),
     "verify": ("tailrace.cli.verify", "Compare an outbox with its topics: missing, duplicated, changed, out of order."),
     "recover": ("tailrace.cli.recover.command", "Plan and run the recovery of a pipeline whose log was lost."),

@@ -17,7 +17,7 @@ import typer
 
 from tailrace.api.v1.operation import PIPELINE, Kind, Operation, Parameter
 from tailrace.cli.commands import app, run_command
-from tailrace.cli.output import report_progress_as_json
+from tailrace.cli.output import report_progress_as_json, run_on_worker
 from tailrace.cli.remote import VARIABLE
 
 WITHHELD = {
@@ -55,6 +55,7 @@ class Command(NamedTuple):
 COMMANDS = (
     Command("status"),
     Command("check"),
+    Command("doctor", long=True),
     Command("position show"),
     Command("position history", lines=True),
     Command("position reset", changes=True),
@@ -176,5 +177,6 @@ def run_for_worker(words: list[str]) -> int:
     """Runs a command in a process of a worker; returns its exit code."""
     if "--json" in words:
         report_progress_as_json()
+    run_on_worker()
     os.environ.pop(VARIABLE, None)  # this is the worker: its commands are not sent to another one, or to itself
     return run_command(words)

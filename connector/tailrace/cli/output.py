@@ -22,6 +22,7 @@ PROGRESS_SECONDS = 0.25
 
 class _ProgressReport:
     on = False
+    on_worker = False
     next = 0.0
 
 
@@ -62,6 +63,15 @@ def report_progress_as_json() -> None:
 
 def reports_progress() -> bool:
     return _progress.on
+
+
+def run_on_worker() -> None:
+    """Notes that a worker runs this command: its pipelines run already."""
+    _progress.on_worker = True
+
+
+def is_on_worker() -> bool:
+    return _progress.on_worker
 
 
 def report_progress(share: float, text: str) -> None:

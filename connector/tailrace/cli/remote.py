@@ -25,6 +25,8 @@ from tailrace.outbox.writer.worker_connection import AUTHORITY, TOKEN, TOKEN_FIL
 
 OPTION, VARIABLE = "--worker", "TAILRACE_WORKER"
 PORT = 8083
+DOCTOR = "doctor"
+"""The command that checks all pipelines of the worker if none is named."""
 CONNECT_SECONDS = 10.0
 READ_SECONDS = 60.0
 """A worker sends something at least every 10 s."""
@@ -125,7 +127,7 @@ def _call(operation: Operation, name: str, words: list[str]) -> _Call:
         elif each.name == "output":
             output = value
         elif each.name in ("file", "files") and not operation.settings_option:
-            pipeline = _pipeline(value)
+            pipeline = "" if name == DOCTOR and not value else _pipeline(value)
         elif each.name in WITHHELD:
             if context.get_parameter_source(each.name).name == "COMMANDLINE":
                 raise ConfigError(
@@ -188,7 +190,8 @@ def _content(file: Path) -> bytes:
 def _answer(url: str, call: _Call) -> Iterator[dict[str, Any]]:
     """Sends the command; yields the lines of the answer."""
     address, port, base = _address(url)
-    path = f"{base}/api/v1/pipelines/{quote(call.pipeline, safe='')}/command"
+    place = f"/pipelines/{quote(call.pipeline, safe='')}" if call.pipeline else ""
+    path = f"{base}/api/v1{place}/command"
     headers = {"content-type": "application/json", "accept": "application/x-ndjson", **authorization(address)}
     connection = open_connection(address, port, CONNECT_SECONDS)
     try:

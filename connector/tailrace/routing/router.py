@@ -68,10 +68,15 @@ class Router:
         looked_at = {self._view.column(variable) for compiled in self._rules for _, variable, _ in compiled.conditions}
         if self._template is not None and "stream" in self._template.fields:
             looked_at.add(self._view.require_stream(self._template.text))
-        self._columns = frozenset(looked_at - {None})
+        self._columns = frozenset(column for column in looked_at if column is not None)
         self._cache: dict[tuple[object, ...], Route] = {}
         self.route: Callable[[OutboxEvent], Route] = self._by_columns if self._columns else self._by_name
         """Returns the route of an event; raises Rejected without one."""
+
+    @property
+    def columns(self) -> frozenset[str]:
+        """The columns whose values decide about routes, besides type and aggregate."""
+        return self._columns
 
     def explain(self, event: OutboxEvent) -> list[Tried]:
         """Tries every rule in order, including those of other pipelines and the template."""

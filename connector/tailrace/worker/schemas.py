@@ -59,6 +59,16 @@ class PipelineSchemas:
             where=registry.url if registry and self._folder is None else "schemas",
         )
 
+    @property
+    def lookup(self) -> SchemaLookup | None:
+        """The schemas that payloads are validated with; None without validation. Needs `ready` first."""
+        return self._schemas
+
+    def subject(self, type_name: str, topic: str) -> str:
+        """Returns the subject of an event's schema."""
+        namer = _subject_namer(self._registry) if self._registry and self._folder is None else None
+        return type_name if namer is None else namer(type_name, topic)
+
     def records(self) -> RecordMaker:
         keys = self._key_schema if self._registry else None
         return record_maker(self._format, key_schema=keys, pipeline=self._settings.pipeline)

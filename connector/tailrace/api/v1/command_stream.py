@@ -12,7 +12,7 @@ import codecs
 import json
 import re
 import shutil
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing, suppress
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -74,12 +74,13 @@ async def read_call(request: Request, operations: tuple[Operation, ...]) -> Comm
     )
 
 
-async def output_of(jobs: Jobs, call: CommandCall, file: Path) -> AsyncGenerator[bytes, None]:
+async def output_of(jobs: Jobs, call: CommandCall, pipelines: Sequence[Path]) -> AsyncGenerator[bytes, None]:
     """Runs the command; yields its output, the files that it wrote, and its exit code."""
     operation = call.operation
     jobs.require_room()
     folder, files = jobs.new_folder(call.contents, call.names)
-    words = operation.words(str(file.resolve()), call.values, files, as_json=call.as_json, yes=call.yes)
+    paths = [str(file.resolve()) for file in pipelines]
+    words = operation.words(paths, call.values, files, as_json=call.as_json, yes=call.yes)
     if operation.writes:
         words.insert(len(operation.name.split()), f"{operation.writes}={call.output or '.'}")
     process: CommandProcess | None = None

@@ -13,7 +13,7 @@ import shutil
 import signal
 import tempfile
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -118,14 +118,14 @@ class Jobs:
         self,
         operation: Operation,
         pipeline: str,
-        file: Path,
+        pipelines: Sequence[Path],
         values: Mapping[str, Value],
         contents: Mapping[str, bytes],
     ) -> Job:
-        """Starts an operation, or queues it if too many are running."""
+        """Starts an operation, or queues it if too many are running. `pipelines` are settings files, usually one."""
         self.require_room()
         folder, files = self.new_folder(contents, {})
-        words = operation.words(str(file.resolve()), values, files, as_json=True, yes=True)
+        words = operation.words([str(file.resolve()) for file in pipelines], values, files, as_json=True, yes=True)
         if operation.writes:
             words.insert(len(operation.name.split()), f"{operation.writes}=.")
         job = Job(operation, pipeline, words, folder, values)

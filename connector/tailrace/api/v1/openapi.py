@@ -9,6 +9,8 @@ from tailrace import __version__
 from tailrace.api.v1.operation import Operation, schema_of
 
 TRACE = "trace"
+DOCTOR = "doctor"
+"""Also offered for all pipelines of the worker at once."""
 CHANGES = {
     "pause": "Stop publishing, and keep the pipeline's task. It stays paused after a restart of the worker.",
     "resume": "Run a paused or stopped pipeline again.",
@@ -140,6 +142,10 @@ def document(operations: Sequence[Operation]) -> dict[str, Any]:
             paths["/api/v1/events/{event_id}"] = {"get": found}
         else:
             paths[f"/api/v1/pipelines/{{name}}/{each.path}"] = {each.method.lower(): _operation(each, _NAME)}
+        if each.name == DOCTOR:
+            summary = "Check all pipelines of the worker, and what they share."
+            found = {**_operation(each), "operationId": "doctor_everywhere", "summary": summary}
+            paths["/api/v1/doctor"] = {"post": found}
     return {
         "openapi": "3.1.0",
         "info": {

@@ -155,11 +155,20 @@ class Operation:
                 raise ConfigError(f"the parameter {each.name} is missing", why=each.help, remedy=f"Give {each.name}.")
 
     def words(
-        self, file: str, values: Mapping[str, Value], files: Mapping[str, str], *, as_json: bool, yes: bool
+        self,
+        pipelines: Sequence[str],
+        values: Mapping[str, Value],
+        files: Mapping[str, str],
+        *,
+        as_json: bool,
+        yes: bool,
     ) -> list[str]:
-        """Returns the command line. `files` are the paths of parameters of kind `content`."""
+        """Returns the command line. `pipelines` are settings files: one, unless the command takes several.
+
+        `files` are the paths of parameters of kind `content`.
+        """
         found = self.name.split()
-        found += [f"{self.settings_option}={file}"] if self.settings_option else []
+        found += [f"{self.settings_option}={pipelines[0]}"] if self.settings_option else []
         for each in self.parameters:
             if each.option and each.name in files:
                 found.append(f"{each.option}={files[each.name]}")
@@ -170,7 +179,7 @@ class Operation:
         found.append("--")
         for name in self.arguments:
             if name == PIPELINE:
-                found.append(file)
+                found += pipelines
             elif name in files:
                 found.append(files[name])
             else:

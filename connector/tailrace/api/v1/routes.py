@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 from starlette.applications import Starlette
@@ -23,7 +24,7 @@ from tailrace.api.v1.pipelines import pipeline_json, pipeline_state
 from tailrace.api.v1.plans import Plans
 from tailrace.api.v1.process import Run
 from tailrace.api.v1.requests import OperationCall, from_body, from_query
-from tailrace.errors import PipelineUnknown, TailraceError
+from tailrace.errors import ConfigError, PipelineUnknown, TailraceError
 from tailrace.manager.managed import ManagedPipeline
 from tailrace.manager.manager import PipelineManager
 from tailrace.manager.report import PAUSED, RUNNING, STOPPED, ErrorReport
@@ -79,8 +80,11 @@ class JsonApi:
         yield Route("/pipelines/{name}", self._show, methods=["GET"])
         for verb in openapi.CHANGES:
             yield Route(f"/pipelines/{{name}}/{verb}", self._change(verb), methods=["POST"])
+        yield Route("/command", self._run_command_on_all, methods=["POST"])
         yield Route("/pipelines/{name}/command", self._run_command, methods=["POST"])
         for each in self._operations:
+            if each.name == openapi.DOCTOR:
+                yield Route("/doctor", self._check_all(each), methods=[each.method])
             if each.name == openapi.TRACE:
                 # An id may contain slashes.
                 yield Route(f"/pipelines/{{name}}/events/{{{EVENT_ID}:path}}", self._trace(each), methods=["GET"])
@@ -126,7 +130,7 @@ class JsonApi:
         contents = dict(given.contents)
         if "plan" in contents:
             contents["plan"] = self.plans.resolved(contents["plan"])
-        job = self.jobs.submit(operation, pipeline.name, pipeline.file, given.values, contents)
+        job = self.jobs.submit(operation, pipeline.name, [pipeline.file], given.values, contents)
         if reads_events or operation.method != "GET":
             add_details(request, operation=operation.name, pipeline=pipeline.name, job=job.id)
         return job
@@ -174,7 +178,32 @@ class JsonApi:
         call = await read_call(request, self._operations)
         add_details(request, operation=call.operation.name, pipeline=pipeline.name)
         self.jobs.require_room()
-        return CommandResponse(output_of(self.jobs, call, pipeline.file))
+        return CommandResponse(output_of(self.jobs, call, [pipeline.file]))
+
+    async def _run_command_on_all(self, request: Request) -> Any:  # noqa: ANN401
+        """The same with all pipelines, for a command that takes several."""
+        call = await read_call(request, self._operations)
+        if call.operation.name != openapi.DOCTOR:
+            raise ConfigError("no pipeline is named", remedy="Give the name of a pipeline; see /api/v1/pipelines.")
+        add_details(request, operation=call.operation.name)
+        self.jobs.require_room()
+        return CommandResponse(output_of(self.jobs, call, self._files()))
+
+    def _check_all(self, operation: Operation) -> Endpoint:
+        async def check(request: Request) -> Response:
+            given = await from_body(request, operation)
+            job = self.jobs.submit(operation, "", self._files(), given.values, given.contents)
+            add_details(request, operation=operation.name, job=job.id)
+            return _accepted(job)
+
+        return check
+
+    def _files(self) -> list[Path]:
+        """The settings files of all pipelines; raises PipelineUnknown if there are none."""
+        files = [each.file for _, each in sorted(self._manager.pipelines.items())]
+        if not files:
+            raise PipelineUnknown("this worker has no pipelines", remedy="Add one; see /api/v1/pipelines.")
+        return files
 
     async def _list_jobs(self, _: Request) -> Response:
         return answer({"jobs": [job_json(job, result=False) for job in self.jobs.all()]})

@@ -15,7 +15,7 @@ from types import TracebackType
 
 import psycopg
 from psycopg import pq
-from psycopg.conninfo import make_conninfo
+from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
 from tailrace.errors import ConfigError, SourceUnavailable
 from tailrace.sources.postgres.connection_errors import MALFORMED_REMEDY, MALFORMED_WHY, is_malformed, translate_error
@@ -47,6 +47,16 @@ def may_copy_cluster(conninfo: str, timeout: float) -> bool:
     except psycopg.Error:
         return False
     return True
+
+
+def server_name(conninfo: str) -> str:
+    """Returns host, port and database of a connection string, which may name a service instead; no credentials."""
+    try:
+        given = conninfo_to_dict(conninfo)
+    except psycopg.Error:
+        return ""
+    names = ("service", "host", "hostaddr", "port", "dbname")
+    return " ".join(str(given[name]) for name in names if given.get(name))
 
 
 def is_up(conninfo: str) -> bool:

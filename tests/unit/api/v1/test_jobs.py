@@ -42,7 +42,7 @@ def with_jobs(test: Callable[[Jobs, list[str]], Awaitable[None]]) -> None:
 def submit(
     jobs: Jobs, name: str, values: dict[str, Any] | None = None, contents: dict[str, bytes] | None = None
 ) -> Job:
-    return jobs.submit(operation(name), "orders", FILE, values or {}, contents or {})
+    return jobs.submit(operation(name), "orders", [FILE], values or {}, contents or {})
 
 
 async def ended(job: Job) -> dict[str, Any]:

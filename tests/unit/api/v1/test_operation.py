@@ -90,7 +90,7 @@ def test_values_cannot_become_options() -> None:
         confirms=True,
     )
     values: dict[str, Any] = {"ids": ["--all", "0-1"], "why": "--yes", "all": False}
-    words = operation.words("/x.yaml", values, {"payload": "payload.json"}, as_json=True, yes=True)
+    words = operation.words(["/x.yaml"], values, {"payload": "payload.json"}, as_json=True, yes=True)
     assert words == [
         "dlq", "redrive", "--why=--yes", "--payload=payload.json", "--yes", "--json", "--", "/x.yaml", "--all", "0-1",
     ]  # fmt: skip
