@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from rocksdict import Options, Rdict
 
 DEFAULT = "default"
+NO_ROOM = "No space left on device"
 _UNFINISHED = re.compile(r"(LOCK|LOG.*|IDENTITY|MANIFEST-\d+|OPTIONS-.*|.*\.dbtmp|rocksdict-config\.json)")
 """Files of a folder whose creation was interrupted."""
 _LOG_FILES = 5
@@ -56,6 +57,10 @@ def open_folder(path: Path, use: FolderUse) -> tuple[Rdict, dict[str, Rdict]]:
     except Exception as error:
         if f"{path}/LOCK" in str(error):
             raise use.in_use(path, "Another process has opened it, or another library in this process.") from error
+        if NO_ROOM in str(error):
+            raise StoreFailed(
+                f"{path} cannot be opened as {use.kind}", why=str(error), remedy="Make room on its disk."
+            ) from error
         raise use.failed(path, str(error), "Restore the folder, or delete it") from error
     if use.own not in names:
         if names != [DEFAULT] or next(iter(root.keys()), None) is not None:

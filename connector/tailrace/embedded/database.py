@@ -226,6 +226,7 @@ class OutboxDatabase:
             self._run(root.write, batch.end(), self._synced if sync else self._unsynced)
             self.state = batch.state
         except Exception as error:  # noqa: BLE001 - every writer of the batch gets it
+            error.__traceback__ = None  # its frames refer to the database, which could not be opened again
             for request in requests:
                 request.error = error
         finally:
@@ -244,16 +245,16 @@ class OutboxDatabase:
         self._open()
 
     def _close(self) -> None:
-        families, self._families = self._families, {}
-        for family in families.values():
-            family.close()
-        root, self._root = self._root, None
-        if root is not None:
+        failure: Exception | None = None
+        opened = [*self._families.values(), *([self._root] if self._root is not None else [])]
+        self._families, self._root = {}, None
+        while opened:
             try:
-                root.close()
-            except Exception as error:
-                if self._failed is None:
-                    raise self._error(error) from error
+                opened.pop(0).close()
+            except Exception as error:  # noqa: BLE001 - it is closed without its last flush; the log has everything
+                failure = error
+        if failure is not None and self._failed is None:
+            raise self._error(str(failure)) from None
 
     def _opened(self) -> Rdict:
         if self._root is None:
@@ -270,16 +271,18 @@ class OutboxDatabase:
         """Calls RocksDB. After an error, the folder is opened again before the next write."""
         try:
             return function(*given, **options)
-        except Exception as error:  # the driver raises plain exceptions
-            if self._failed is None:
-                self._failed_at = time.monotonic()
-            self._failed = self._error(error)
-            raise self._failed from error
+        except Exception as error:  # noqa: BLE001 - the driver raises plain exceptions
+            why = str(error)
+        if self._failed is None:
+            self._failed_at = time.monotonic()
+        self._failed = failure = self._error(why)
+        del function, given  # what refers to the database keeps it open
+        raise failure
 
-    def _error(self, error: Exception) -> StoreFailed:
+    def _error(self, why: str) -> StoreFailed:
         return StoreFailed(
             f"RocksDB cannot read or write the outbox {self._path}",
-            why=str(error),
+            why=why,
             remedy="Check the disk: is it full, or broken? The folder is opened again with the next write. If it is "
             "damaged, restore it; with an empty folder, what was captured and not drained is lost.",
         )
