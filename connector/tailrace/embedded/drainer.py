@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol
 
@@ -89,6 +89,8 @@ class Drainer:
         self._is_open = False
         self._thread = threading.Thread(target=self._run, name="outbox-drainer", daemon=True)
         self.stats = DrainStats()
+        self.on_batch: Callable[[float, BatchResult], None] = lambda _seconds, _result: None
+        """Is called after each batch with its duration. It must return at once."""
 
     def start(self) -> None:
         """Begins with what an earlier process has left."""
@@ -169,7 +171,9 @@ class Drainer:
             self._is_open = True
         stats.batch_size = len(entries)
         result = self._target.write(entries)
-        stats.latency.observe(time.monotonic() - began)
+        seconds = time.monotonic() - began
+        stats.latency.observe(seconds)
+        self.on_batch(seconds, result)
         stats.written += result.written
         stats.duplicates += result.duplicates
         failpoints.reached(failpoints.DRAIN_WRITTEN)
