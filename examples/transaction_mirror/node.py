@@ -11,6 +11,7 @@ import logging
 import signal
 import sys
 import threading
+import time
 from contextlib import ExitStack, closing
 from functools import partial
 from pathlib import Path
@@ -88,6 +89,7 @@ def main() -> int:
     parser.add_argument("--kafka", default="localhost:9092", help="where confirmations come from")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--transactions", type=int, default=1000, help="how many users submit, counted from the first")
+    parser.add_argument("--rate", type=float, default=100.0, help="how many per second")
     parser.add_argument("--metrics-port", type=int, default=0, help="0: any free one")
     add_flags(parser)
     given = parser.parse_args()
@@ -114,21 +116,23 @@ def main() -> int:
             thread = threading.Thread(target=retain, args=(settings, given.kafka, metrics, stopping), daemon=True)
             thread.start()
             running.callback(thread.join, 10)
-        submit(mempool, given.seed, given.transactions, stopping)
+        submit(mempool, given.seed, given.transactions, given.rate, stopping)
         LOG.info("submitted")
         stopping.wait()
     return 0
 
 
-def submit(mempool: Mempool, seed: int, count: int, stopping: threading.Event) -> None:
-    """Submits transactions as users do: one after the other, some of them twice."""
+def submit(mempool: Mempool, seed: int, count: int, rate: float, stopping: threading.Event) -> None:
+    """Submits transactions as users do, some of them twice. After a start, those that were accepted come again."""
+    began, fresh = time.monotonic(), 0
     for number in range(count):
-        if stopping.is_set():
+        if stopping.wait(max(0.0, began + fresh / rate - time.monotonic())):
             return
         found = transaction(seed, number)
         for again in range(2 if number % 7 == 0 else 1):
             try:
                 mempool.add_tx(found)
+                fresh += 1
             except Refused as refusal:
                 LOG.debug("%s%s", refusal, " (the second time)" if again else "")
 

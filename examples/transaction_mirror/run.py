@@ -46,7 +46,7 @@ class Node:
         self._command = [
             *(sys.executable, "-m", "examples.transaction_mirror.node"),
             *("--data", str(self.data), "--chain-id", CHAIN, "--kafka", kafka.bootstrap),
-            *("--seed", str(seed), "--transactions", str(count), *flags_of(settings)),
+            *("--seed", str(seed), "--transactions", str(count), "--rate", str(PER_SECOND), *flags_of(settings)),
         ]
         self._process = LocalProcess("node", new_run_dir("example", None), stop_signal=signal.SIGTERM)
 

@@ -158,11 +158,7 @@ class Drainer:
             self._full.set()
 
     def _read(self, limit: int) -> list[Entry]:
-        refused = self.stats.refused
-        if not refused:
-            return self._outbox.read(limit)
-        found = self._outbox.read(limit + len(refused))
-        return [entry for entry in found if entry.sequence not in refused][:limit]
+        return self._outbox.read(limit, without=self.stats.refused)
 
     def _write(self, entries: list[Entry]) -> None:
         stats, began = self.stats, time.monotonic()

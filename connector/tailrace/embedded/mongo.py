@@ -2,20 +2,36 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from tailrace.embedded.drainer import BatchResult
 from tailrace.embedded.records import Entry
-from tailrace.errors import ConfigError, install_remedy
+from tailrace.errors import ConfigError, StoreUnavailable, install_remedy
 
 if TYPE_CHECKING:
     from pymongo import IndexModel, MongoClient
-    from pymongo.collection import Collection
 
 DUPLICATE = 11000
 REFUSED = {2, 9, 16, 17280, 10334, 121, 52, 57}
 """Codes of documents that the server never takes: too large, not valid, a bad name of a field."""
+
+
+@contextmanager
+def _translated(doing: str) -> Iterator[None]:
+    """Raises StoreUnavailable for errors of the driver. A message of the server may quote a document."""
+    from pymongo.errors import OperationFailure, PyMongoError
+
+    try:
+        yield
+    except PyMongoError as error:
+        found = f"code {error.code}" if isinstance(error, OperationFailure) else str(error).partition(",")[0]
+        raise StoreUnavailable(
+            f"{doing}: {type(error).__name__}",
+            why=found,
+            remedy="Check the server and the address. It is tried again, and the outbox keeps everything meanwhile.",
+        ) from None
 
 
 class MongoTarget:
@@ -34,36 +50,40 @@ class MongoTarget:
         socket_timeout: float = 60.0,
     ) -> None:
         try:
-            import pymongo  # noqa: F401 - for the error
+            from pymongo import MongoClient, WriteConcern
+            from pymongo.errors import ConfigurationError, InvalidURI
         except ModuleNotFoundError:
             raise ConfigError(
                 "a mirror in MongoDB needs pymongo, which is not installed", remedy=install_remedy("mongo")
             ) from None
-        self._uri = uri
-        self._names = (database, collection)
         self._document = document
         self._indexes = list(indexes)
-        self._options: dict[str, Any] = {
-            "maxPoolSize": pool_size,
-            "minPoolSize": 1,
-            "connectTimeoutMS": round(connect_timeout * 1000),
-            "serverSelectionTimeoutMS": round(connect_timeout * 1000),
-            "socketTimeoutMS": round(socket_timeout * 1000),
-        }
-        self._client: MongoClient[dict[str, Any]] | None = None
-        self._documents: Collection[dict[str, Any]] | None = None
+        try:
+            self._client: MongoClient[dict[str, Any]] = MongoClient(
+                uri,
+                connect=False,
+                appname="tailrace embedded outbox",
+                maxPoolSize=pool_size,
+                minPoolSize=1,
+                connectTimeoutMS=round(connect_timeout * 1000),
+                serverSelectionTimeoutMS=round(connect_timeout * 1000),
+                socketTimeoutMS=round(socket_timeout * 1000),
+            )
+        except (ConfigurationError, InvalidURI, ValueError, TypeError, OSError) as error:
+            # Without the driver's text, which may quote a part of a password.
+            raise ConfigError(
+                f"the address of the mirror cannot be used: {type(error).__name__}",
+                why="An option in it is wrong, a file it names cannot be read, or a password is not encoded.",
+                remedy="Write it like mongodb://user:password@host/?replicaSet=rs0.",
+            ) from None
+        # An entry is deleted once it is here: a fail-over must not lose it.
+        self._documents = self._client[database][collection].with_options(write_concern=WriteConcern("majority"))
 
     def open(self) -> None:
-        from pymongo import MongoClient, WriteConcern
-
-        if self._client is None:
-            self._client = MongoClient(self._uri, appname="tailrace embedded outbox", **self._options)
-        database, name = self._names
-        # An entry is deleted once it is here: a fail-over must not lose it.
-        found = self._client[database][name].with_options(write_concern=WriteConcern("majority"))
-        if self._indexes:
-            found.create_indexes(self._indexes)
-        self._documents = found
+        """Creates the indexes, which also shows that the server is there."""
+        with _translated("connecting to the mirror"):
+            if self._indexes:
+                self._documents.create_indexes(self._indexes)
 
     def write(self, entries: Sequence[Entry]) -> BatchResult:
         documents: list[tuple[int, dict[str, Any]]] = []
@@ -73,34 +93,33 @@ class MongoTarget:
                 documents.append((entry.sequence, dict(self._document(entry))))
             except Exception as error:  # noqa: BLE001 - the function of a user
                 refused[entry.sequence] = f"no document can be made of it ({type(error).__name__})"
-        written, duplicates = self._insert(documents, refused)
+        with _translated("writing to the mirror"):
+            written, duplicates = self._insert(documents, refused)
         return BatchResult(written, duplicates, refused)
 
     def close(self) -> None:
-        if self._client is not None:
-            self._client.close()
-            self._client = None
+        self._client.close()
 
     def _insert(self, documents: list[tuple[int, dict[str, Any]]], refused: dict[int, str]) -> tuple[int, int]:
         """Returns how many were inserted, and how many existed."""
         from bson.errors import BSONError
-        from pymongo.errors import BulkWriteError, DocumentTooLarge
+        from pymongo.errors import BulkWriteError, DocumentTooLarge, OperationFailure
 
         if not documents:
             return 0, 0
-        if self._documents is None:
-            raise RuntimeError("the target is not open")
         try:
             self._documents.insert_many([document for _, document in documents], ordered=False)
         except BulkWriteError as error:
             return self._judge(error, documents, refused)
-        except (BSONError, DocumentTooLarge, OverflowError, UnicodeError) as error:
-            # The driver does not say which document it cannot encode.
+        except (BSONError, DocumentTooLarge, OverflowError, UnicodeError, OperationFailure) as error:
+            if isinstance(error, OperationFailure) and error.code not in REFUSED:
+                raise
+            # Neither the driver nor the server says which document it is.
             if len(documents) > 1:
                 middle = len(documents) // 2
                 first, second = (self._insert(part, refused) for part in (documents[:middle], documents[middle:]))
                 return first[0] + second[0], first[1] + second[1]
-            refused[documents[0][0]] = f"BSON cannot hold its document ({type(error).__name__})"
+            refused[documents[0][0]] = f"MongoDB cannot hold its document ({type(error).__name__})"
             return 0, 0
         return len(documents), 0
 

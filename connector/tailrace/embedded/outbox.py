@@ -8,7 +8,7 @@ in the outbox counts as captured.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Container, Iterable
 from os import PathLike
 from pathlib import Path
 
@@ -141,11 +141,18 @@ class EmbeddedOutbox:
         return bool(self._opened.change(change))
 
     def read(
-        self, limit: int = 100, *, after: int = 0, ordered: bool = False, limit_bytes: int = READ_BYTES
+        self,
+        limit: int = 100,
+        *,
+        after: int = 0,
+        ordered: bool = False,
+        limit_bytes: int = READ_BYTES,
+        without: Container[int] = (),
     ) -> list[Entry]:
         """Returns up to `limit` entries with larger sequence numbers than `after`, oldest first.
 
-        Entries in flight are left out; with `ordered`, also all behind the first of them.
+        Entries in flight are left out; with `ordered`, also all behind the first of them. `without` are sequence
+        numbers to leave out.
         """
         database, found, size = self._opened, [], 0
         with database.reading:
@@ -153,7 +160,7 @@ class EmbeddedOutbox:
                 if entry.sequence in self._in_flight:
                     if ordered:
                         break
-                elif entry.sequence not in self._rejected:
+                elif entry.sequence not in self._rejected and entry.sequence not in without:
                     found.append(entry)
                     size += entry.size
                 if len(found) >= limit or size >= limit_bytes:
