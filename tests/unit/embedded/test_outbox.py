@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 import tempfile
 import threading
@@ -13,6 +14,7 @@ import pytest
 from hypothesis import settings
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
+from tailrace import rocksdb_folder
 from tailrace.embedded import EmbeddedOutbox, strict
 from tailrace.embedded.records import Entry
 
@@ -163,6 +165,28 @@ def test_writers_share_batches_and_lose_nothing(outbox: EmbeddedOutbox) -> None:
     assert [entry.sequence for entry in seen] == list(range(1, 401))
     for writer in range(8):
         assert [key for key in keys(seen) if key.startswith(f"{writer}-")] == [f"{writer}-{n}" for n in range(50)]
+
+
+def test_every_write_waits_for_the_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    counted = rocksdb_folder._options()
+    counted.enable_statistics()
+    monkeypatch.setattr(rocksdb_folder, "_options", lambda: counted)
+
+    def synced() -> int:
+        found = re.search(r"rocksdb.wal.synced COUNT : (\d+)", counted.get_statistics() or "")
+        assert found
+        return int(found[1])
+
+    with EmbeddedOutbox(tmp_path / "outbox") as outbox:
+        before = synced()
+        outbox.write("a", b"1")
+        with strict(outbox, "b", b"2"):
+            assert synced() - before == 2, "on disk before the acceptance"
+        with pytest.raises(KeyError), strict(outbox, "c", b"3"):
+            raise KeyError
+        assert synced() - before == 4, "a rejection is on disk, too"
+        outbox.remove(outbox.read())
+        assert synced() - before == 4
 
 
 def test_nothing_is_opened_if_it_is_not_enabled(tmp_path: Path) -> None:
