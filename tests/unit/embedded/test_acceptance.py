@@ -16,11 +16,13 @@ import pytest
 from helpers.store_scenarios import in_loop
 from tailrace import failpoints
 from tailrace.embedded import EmbeddedOutbox, strict
+from tailrace.testkit.stack import wait_until
 
 PROCESS = """
 import json, sys
 from tailrace import failpoints
 from tailrace.embedded import EmbeddedOutbox, strict
+from tailrace.testkit.stack import wait_until
 
 class Refused(Exception): pass
 
@@ -98,6 +100,12 @@ def test_a_second_acceptance_replaces_the_first(outbox: EmbeddedOutbox) -> None:
         with strict(outbox, "a", raw):
             pass
     assert (held(outbox), outbox.count) == ({"a": b"second"}, 1)
+
+
+def test_a_write_during_an_acceptance_is_not_lost_and_not_kept_twice(outbox: EmbeddedOutbox) -> None:
+    with strict(outbox, "a", b"accepted"):
+        outbox.write("a", b"written")
+    assert (held(outbox), outbox.count) == ({"a": b"written"}, 1)
 
 
 def test_what_is_not_new_is_not_captured(outbox: EmbeddedOutbox) -> None:
@@ -187,16 +195,21 @@ def test_killed_at(tmp_path: Path, point: str) -> None:
 
 def test_killed_at_any_moment(tmp_path: Path) -> None:
     """What was accepted is captured, what was reported as rejected is not."""
-    first, accepted, rejected = 0, set[int](), set[int]()
+    first, log = 0, tmp_path / "log"
     for lines in (1, 25, 60):
-        process = start(tmp_path / "outbox", first, first + 100_000)
-        assert process.stdout is not None
-        said = [process.stdout.readline() for _ in range(lines)]
-        process.kill()
-        rest, _ = process.communicate(timeout=60)
-        said += [line + "\n" for line in rest.split("\n")]
-        for what, number in (json.loads(line) for line in said if line.endswith("]\n")):
-            (accepted if what == "accepted" else rejected if what == "rejected" else set()).add(number)
+        with log.open("ab") as said:
+            process = subprocess.Popen(
+                [sys.executable, "-c", PROCESS, str(tmp_path / "outbox"), str(first), "1000000"], stdout=said
+            )
+        known = log.read_bytes().count(b"\n")
+        try:
+            wait_until(lambda: log.read_bytes().count(b"\n") >= known + lines, 60)  # noqa: B023 - waits here
+        finally:
+            process.kill()
+            process.wait()
+        found = [json.loads(line) for line in log.read_text().splitlines(keepends=True) if line.endswith("]\n")]
+        accepted = {number for what, number in found if what == "accepted"}
+        rejected = {number for what, number in found if what == "rejected"}
         captured = stored(tmp_path / "outbox")
         assert accepted <= captured
         assert not rejected & captured

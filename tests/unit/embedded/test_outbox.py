@@ -19,7 +19,7 @@ from tailrace.embedded import EmbeddedOutbox, strict
 from tailrace.embedded.records import Entry
 
 # A key that begins with another one, and keys that are not UTF-8.
-KEYS = st.sampled_from([b"", b"a", b"ab", b"a\0\0\0\0\0\0\0\1", b"\xff", b"\xff\xff"])
+KEYS = st.sampled_from([b"", b"a", b"a\0\0\0\0\0\0\0\1", b"\xff"])
 RAW = st.binary(max_size=20)
 
 
@@ -118,7 +118,7 @@ class OutboxMachine(RuleBasedStateMachine):
         self.last = self.outbox.last_sequence
 
 
-OutboxMachine.TestCase.settings = settings(max_examples=25, stateful_step_count=25, deadline=None)
+OutboxMachine.TestCase.settings = settings(max_examples=20, stateful_step_count=25, deadline=None)
 TestOutbox = OutboxMachine.TestCase
 
 
