@@ -22,7 +22,7 @@ from tailrace.embedded.records import (
     OWN,
     STATE,
     Entry,
-    State,
+    OutboxState,
     decode_entry,
     encode_entry,
     key_prefix,
@@ -47,10 +47,12 @@ FIRST = 1
 """The first sequence number."""
 
 
-class Batch:
+class OutboxBatch:
     """What one batch changes. Requests see what earlier requests of the same batch have changed."""
 
-    def __init__(self, database: OutboxDatabase, state: State, written: WriteBatch, handles: dict[str, Any]) -> None:
+    def __init__(
+        self, database: OutboxDatabase, state: OutboxState, written: WriteBatch, handles: dict[str, Any]
+    ) -> None:
         self._database = database
         self._written = written
         self._handles = handles
@@ -61,7 +63,7 @@ class Batch:
     def add(self, key: bytes, raw: bytes) -> int:
         """Adds an entry; returns its sequence number."""
         sequence = self.state.last + 1
-        self.state = State(sequence, self.state.entries + 1)
+        self.state = OutboxState(sequence, self.state.entries + 1)
         self._put(ENTRIES, sequence_key(sequence), encode_entry(key, raw, time.time_ns() // 1_000_000))
         self._put(KEYS, key_prefix(key) + sequence_key(sequence), b"")
         self._added.setdefault(key, []).append(sequence)
@@ -94,7 +96,7 @@ class Batch:
 class _Request:
     """A change that waits for its batch."""
 
-    def __init__(self, change: Callable[[Batch], Any], *, sync: bool) -> None:
+    def __init__(self, change: Callable[[OutboxBatch], Any], *, sync: bool) -> None:
         self.change = change
         self.sync = sync
         self.done = False
@@ -125,10 +127,10 @@ class OutboxDatabase:
         self._failed_at = 0.0
         self._low = FIRST
         """No entry has a smaller sequence number. Deleted entries slow a search from the beginning down."""
-        self.state = State()
+        self.state = OutboxState()
         self.identity = self._open()
 
-    def change(self, change: Callable[[Batch], Any], *, sync: bool = True) -> Any:  # noqa: ANN401 - the change's result
+    def change(self, change: Callable[[OutboxBatch], Any], *, sync: bool = True) -> Any:  # noqa: ANN401 - the change's result
         """Applies a change; returns when it is on disk. Without `sync`, a power cut may undo it, a crash may not."""
         request = _Request(change, sync=sync)
         self._waiting.append(request)  # atomic, as `popleft` is
@@ -204,7 +206,7 @@ class OutboxDatabase:
             self._close()
             raise
         # The numbers of a batch that has failed are not given again.
-        found = State.decode(stored) if stored is not None else State()
+        found = OutboxState.decode(stored) if stored is not None else OutboxState()
         self.state = found._replace(last=max(found.last, self.state.last))
         self._failed = None
         return identity.decode()
@@ -217,12 +219,12 @@ class OutboxDatabase:
 
             root = self._opened()
             handles = {name: root.get_column_family_handle(name) for name in (OWN, ENTRIES, KEYS)}
-            batch = Batch(self, self.state, WriteBatch(raw_mode=True), handles)
+            batch = OutboxBatch(self, self.state, WriteBatch(raw_mode=True), handles)
             for request in requests:
                 if not request.abandoned:
                     request.result = request.change(batch)
             sync = any(request.sync for request in requests)
-            self.state = State(batch.state.last, self.state.entries)
+            self.state = OutboxState(batch.state.last, self.state.entries)
             self._run(root.write, batch.end(), self._synced if sync else self._unsynced)
             self.state = batch.state
         except Exception as error:  # noqa: BLE001 - every writer of the batch gets it

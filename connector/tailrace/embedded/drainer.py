@@ -23,7 +23,7 @@ LOGGER = logging.getLogger("tailrace.embedded")
 LATENCY_BOUNDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
 
 
-class BatchResult(NamedTuple):
+class DrainedBatch(NamedTuple):
     """What a target has done: `refused` entries (with the reasons) cannot be written, whatever is tried."""
 
     written: int
@@ -37,7 +37,7 @@ class DrainTarget(Protocol):
     def open(self) -> None:
         """Connects, and creates what is missing. Called again after an error."""
 
-    def write(self, entries: Sequence[Entry]) -> BatchResult:
+    def write(self, entries: Sequence[Entry]) -> DrainedBatch:
         """Returns when all entries are durable, were durable before, or are refused."""
 
     def close(self) -> None: ...
@@ -89,7 +89,7 @@ class Drainer:
         self._is_open = False
         self._thread = threading.Thread(target=self._run, name="outbox-drainer", daemon=True)
         self.stats = DrainStats()
-        self.on_batch: Callable[[float, BatchResult], None] = lambda _seconds, _result: None
+        self.on_batch: Callable[[float, DrainedBatch], None] = lambda _seconds, _result: None
         """Is called after each batch with its duration. It must return at once."""
 
     def start(self) -> None:

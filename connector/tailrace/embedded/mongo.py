@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from tailrace.embedded.drainer import BatchResult
+from tailrace.embedded.drainer import DrainedBatch
 from tailrace.embedded.records import Entry
 from tailrace.errors import ConfigError, StoreUnavailable, install_remedy
 
@@ -85,7 +85,7 @@ class MongoTarget:
             if self._indexes:
                 self._documents.create_indexes(self._indexes)
 
-    def write(self, entries: Sequence[Entry]) -> BatchResult:
+    def write(self, entries: Sequence[Entry]) -> DrainedBatch:
         documents: list[tuple[int, dict[str, Any]]] = []
         refused: dict[int, str] = {}
         for entry in entries:
@@ -95,7 +95,7 @@ class MongoTarget:
                 refused[entry.sequence] = f"no document can be made of it ({type(error).__name__})"
         with _translated("writing to the mirror"):
             written, duplicates = self._insert(documents, refused)
-        return BatchResult(written, duplicates, refused)
+        return DrainedBatch(written, duplicates, refused)
 
     def close(self) -> None:
         self._client.close()

@@ -12,7 +12,7 @@ from collections.abc import Callable, Container, Iterable
 from os import PathLike
 from pathlib import Path
 
-from tailrace.embedded.database import Batch, OutboxDatabase
+from tailrace.embedded.database import OutboxBatch, OutboxDatabase
 from tailrace.embedded.records import Entry
 
 LOGGER = logging.getLogger("tailrace.embedded")
@@ -68,7 +68,7 @@ class EmbeddedOutbox:
         """Adds an entry; returns its sequence number when it is on disk. It replaces an earlier entry of this key."""
         name = _key(key)
 
-        def change(batch: Batch) -> int:
+        def change(batch: OutboxBatch) -> int:
             self._remove(batch, dict.fromkeys(self._ready(batch, name), name))
             self._note_another(batch, name)
             return batch.add(name, bytes(raw))
@@ -81,7 +81,7 @@ class EmbeddedOutbox:
         """Adds an entry that is in flight until `accepted` or `rejected` is called. An earlier one of its key stays."""
         name = _key(key)
 
-        def change(batch: Batch) -> int:
+        def change(batch: OutboxBatch) -> int:
             has_others = self._note_another(batch, name)
             sequence = batch.add(name, bytes(raw))
             # Before the batch is written: no reader may see the entry first.
@@ -105,7 +105,7 @@ class EmbeddedOutbox:
         if has_others:
             name = _key(key)
 
-            def keep_newest(batch: Batch) -> None:
+            def keep_newest(batch: OutboxBatch) -> None:
                 for older in self._ready(batch, name)[:-1]:
                     batch.remove(name, older)
 
@@ -133,7 +133,7 @@ class EmbeddedOutbox:
         """Deletes what is stored under a key, except what is in flight; returns whether there was anything."""
         name = _key(key)
 
-        def change(batch: Batch) -> bool:
+        def change(batch: OutboxBatch) -> bool:
             found = self._ready(batch, name)
             self._remove(batch, dict.fromkeys(found, name))
             return bool(found)
@@ -171,7 +171,7 @@ class EmbeddedOutbox:
         """Deletes entries that were drained. After a power cut, some may be back."""
         removed = [(entry.key, entry.sequence) for entry in entries]
 
-        def change(batch: Batch) -> None:
+        def change(batch: OutboxBatch) -> None:
             for key, sequence in removed:
                 batch.remove(key, sequence)
 
@@ -210,10 +210,10 @@ class EmbeddedOutbox:
             raise RuntimeError("the outbox is not enabled")
         return self._database
 
-    def _write(self, change: Callable[[Batch], int]) -> int:
+    def _write(self, change: Callable[[OutboxBatch], int]) -> int:
         rejected = dict(self._rejected)
 
-        def all_changes(batch: Batch) -> int:
+        def all_changes(batch: OutboxBatch) -> int:
             self._remove(batch, rejected)
             return change(batch)
 
@@ -226,11 +226,11 @@ class EmbeddedOutbox:
         return sequence
 
     @staticmethod
-    def _remove(batch: Batch, entries: dict[int, bytes]) -> None:
+    def _remove(batch: OutboxBatch, entries: dict[int, bytes]) -> None:
         for sequence, key in entries.items():
             batch.remove(key, sequence)
 
-    def _note_another(self, batch: Batch, key: bytes) -> bool:
+    def _note_another(self, batch: OutboxBatch, key: bytes) -> bool:
         """Notes for a key's entries in flight that there will be another; returns whether the key has any entry."""
         others = batch.sequences(key)
         for other in others:
@@ -242,7 +242,7 @@ class EmbeddedOutbox:
         for sequence in deleted:
             self._rejected.pop(sequence, None)
 
-    def _ready(self, batch: Batch, key: bytes) -> list[int]:
+    def _ready(self, batch: OutboxBatch, key: bytes) -> list[int]:
         """Returns the entries of a key that are neither in flight nor rejected, oldest first."""
         return [each for each in batch.sequences(key) if each not in self._in_flight and each not in self._rejected]
 

@@ -37,7 +37,7 @@ class Entry(NamedTuple):
         return len(self.key) + len(self.raw)
 
 
-class State(NamedTuple):
+class OutboxState(NamedTuple):
     """`last` is the sequence number that was given last, also if its entry is deleted."""
 
     last: int = 0
@@ -47,7 +47,7 @@ class State(NamedTuple):
         return _STATE.pack(*self)
 
     @classmethod
-    def decode(cls, stored: bytes) -> State:
+    def decode(cls, stored: bytes) -> OutboxState:
         return cls(*_STATE.unpack(stored))
 
 

@@ -13,7 +13,7 @@ from opentelemetry.sdk.metrics.export import InMemoryMetricReader
 from prometheus_client import CollectorRegistry, generate_latest
 
 from tailrace.embedded import Drainer, EmbeddedOutbox, Entry
-from tailrace.embedded.drainer import BatchResult
+from tailrace.embedded.drainer import DrainedBatch
 
 FIELDS = {
     *("_id", "tx_type", "tx_version", "sender_address", "contract_address", "nonce", "arrived_at", "inserted_at"),
@@ -134,11 +134,11 @@ class Target:
     def open(self) -> None:
         pass
 
-    def write(self, entries: Any) -> BatchResult:
+    def write(self, entries: Any) -> DrainedBatch:
         self.batches += 1
         if self.batches > 2:
             raise ConnectionError("MongoDB is away")
-        return BatchResult(len(entries) - 1, 1, {})
+        return DrainedBatch(len(entries) - 1, 1, {})
 
     def close(self) -> None:
         pass
