@@ -8,6 +8,7 @@ in the outbox counts as captured.
 from __future__ import annotations
 
 import logging
+import threading
 from collections.abc import Callable, Container, Iterable
 from os import PathLike
 from pathlib import Path
@@ -86,17 +87,25 @@ class EmbeddedOutbox:
             sequence = batch.add(name, bytes(raw))
             # Before the batch is written: no reader may see the entry first.
             self._in_flight[sequence] = has_others
-            numbers.append(sequence)
+            given.append(sequence)
+            if failed.is_set():
+                give_up()
             return sequence
 
-        numbers: list[int] = []
+        def give_up() -> None:
+            """Rejects what may be on disk all the same: it is not drained, and deleted with the next write."""
+            for number in given:
+                self._rejected[number] = name
+                self._in_flight.pop(number, None)
+
+        given: list[int] = []
+        failed = threading.Event()
         try:
             return self._write(change)
         except BaseException:
-            # It may be on disk all the same: it is not drained, and deleted with the next write.
-            for number in numbers:
-                self._rejected[number] = name
-                self._in_flight.pop(number, None)
+            # After an interrupt, another thread may write the entry only now.
+            failed.set()
+            give_up()
             raise
 
     def accepted(self, key: str | bytes, sequence: int) -> None:
