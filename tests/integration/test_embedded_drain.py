@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import uuid
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -156,3 +157,22 @@ def test_an_address_that_cannot_be_used_is_refused_at_once_and_not_quoted() -> N
     with pytest.raises(ConfigError) as caught:
         MongoTarget("mongodb://user:p@ss:s3cret@host", "mirror", "transactions", document)
     assert "s3cret" not in str(caught.value)
+
+
+def test_the_service_of_the_docs_works(
+    mongo: MongoServer, mirror: Collection[dict[str, Any]], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Runs the page's first block unchanged, except for the addresses."""
+    page = (Path(__file__).parents[2] / "docs" / "embedded_outbox.md").read_text()
+    source = re.findall(r"```python\n(.*?)```", page, re.DOTALL)[0]
+    ours = {
+        "/var/lib/node/outbox": str(tmp_path / "outbox"),
+        "mongodb://localhost/?replicaSet=rs0": mongo.uri,
+        '"mirror"': repr(mirror.database.name),
+    }
+    for theirs, mine in ours.items():
+        assert source.count(theirs) == 1
+        source = source.replace(theirs, mine)
+    exec(source, {})
+    assert capsys.readouterr().out == "accepted\n"
+    assert mirror.find_one() == {"_id": "0x2a", "raw": b"the transaction, byte for byte"}
