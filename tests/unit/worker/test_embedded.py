@@ -9,12 +9,13 @@ from pathlib import Path
 import pytest
 
 from tailrace.config.load import load_pipeline
-from tailrace.embedded import EmbeddedOutbox
-from tailrace.errors import ConfigError, PositionAhead, SourceEmbedded, WrongLog
+from tailrace.embedded import EmbeddedOutbox, strict
+from tailrace.errors import ConfigError, KafkaUnavailable, PositionAhead, SourceEmbedded, WrongLog
 from tailrace.positions.archive import ArchivePosition
 from tailrace.positions.base import from_stored, to_stored
 from tailrace.positions.embedded import EmbeddedPosition
 from tailrace.sources.embedded.source import EmbeddedSource
+from tailrace.testkit.stack import wait_until
 from tailrace.wakeup import Wakeup
 from tailrace.worker.embedded import EmbeddedPipeline
 from tailrace.worker.wiring import wire
@@ -79,6 +80,19 @@ def test_entries_behind_one_in_flight_wait_and_stored_ones_are_deleted(tmp_path:
 def test_a_wiring_for_other_processes_says_who_can_open_it(file: Path) -> None:
     with pytest.raises(SourceEmbedded, match="reads the embedded outbox"):
         wire(load_pipeline(file))
+
+
+def test_without_kafka_the_service_goes_on_accepting(file: Path, tmp_path: Path) -> None:
+    with EmbeddedOutbox(tmp_path / "outbox") as outbox:
+        with EmbeddedPipeline(file, outbox) as pipeline:
+            with strict(outbox, "a", b"1"):
+                pass
+            wait_until(lambda: pipeline.state == "RETRYING", 60)
+            assert isinstance(pipeline.error, KafkaUnavailable)
+            assert not pipeline.healthy
+            assert outbox.count == 1
+        wait_until(lambda: pipeline.state == "STOPPED", 60)
+        assert [entry.key for entry in outbox.read()] == [b"a"]
 
 
 @pytest.mark.parametrize(
