@@ -82,6 +82,7 @@ def test_a_wiring_for_other_processes_says_who_can_open_it(file: Path) -> None:
         wire(load_pipeline(file))
 
 
+@pytest.mark.slow
 def test_without_kafka_the_service_goes_on_accepting(file: Path, tmp_path: Path) -> None:
     with EmbeddedOutbox(tmp_path / "outbox") as outbox:
         with EmbeddedPipeline(file, outbox) as pipeline:
