@@ -41,6 +41,7 @@ examples: $(STACK) ## Projections and consumers on real servers, disturbed, and 
 	@$(BIN)/python -m examples.run storage_outbox
 	@$(BIN)/python -m examples.run user_outbox
 	@$(BIN)/python -m examples.run chain_indexer
+	@$(BIN)/python -m examples.run transaction_mirror
 	@$(BIN)/python -m examples.run inbox_kafka
 	@$(BIN)/python -m examples.run inbox_faststream
 

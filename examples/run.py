@@ -23,6 +23,7 @@ from examples.inbox_kafka.oracle import InboxKafka
 from examples.order_summary.oracle import OrderSummary
 from examples.storage_outbox.oracle import StorageOutbox
 from examples.streams_outbox.oracle import StreamsOutbox
+from examples.transaction_mirror import run as transaction_mirror
 from examples.user_cards.oracle import UserCards
 from examples.user_outbox.oracle import UserOutbox
 from tailrace.cli.output import print_error
@@ -41,8 +42,8 @@ EXAMPLES: dict[str, type[Example[Any]]] = {
     "inbox_kafka": InboxKafka,
     "inbox_faststream": InboxFastStream,
 }
-STANDALONE = {"chain_indexer": chain_indexer.run}
-"""Examples that need only Kafka, and no service with an outbox."""
+STANDALONE = {"chain_indexer": chain_indexer.run, "transaction_mirror": transaction_mirror.run}
+"""Examples that need no connector beside a service."""
 RATE = 20.0
 """Transactions per second: slow enough to follow on a terminal."""
 KEYS = 12

@@ -22,6 +22,11 @@ from tailrace.config.model import PipelineSettings
 from tailrace.config.secrets import Secret
 
 BAR = r"\|"
+NOT_IN_EXAMPLE = (
+    *("source.mongo", "source.collection", "source.rocksdb", "source.messages"),
+    "source.start_where",
+)
+"""Settings of MongoDB, of an embedded outbox or of messages, and one that `start: now` does not allow."""
 HEAD = """\
 # Configuration
 
@@ -117,8 +122,7 @@ def yaml_value(value: object) -> str:
 def example_lines(found: list[Setting]) -> Iterator[str]:
     """The complete example: defaults where they say something, otherwise the field's own example."""
     for setting in found:
-        # Settings of MongoDB or of messages, and one that `start: now` does not allow.
-        if setting.path.startswith(("source.mongo", "source.collection", "source.messages", "source.start_where")):
+        if setting.path.startswith(NOT_IN_EXAMPLE):
             continue
         indent, name = "  " * setting.path.count("."), setting.path.rpartition(".")[2]
         if setting.section:

@@ -2,6 +2,7 @@
 
     TailraceError
     ├── ConfigError                 a setting is wrong                          user    HALT  (exit 2)
+    │   ├── SourceEmbedded          the pipeline's source is an embedded outbox, which only its service can read
     │   ├── StartWhereInvalid       the predicate of the first read (source.start_where) cannot be used
     │   ├── StartWhereChanged       the predicate is not the one that an unfinished first read began with
     │   ├── TransactionEnded        a handler has ended the transaction of its events
@@ -163,6 +164,10 @@ class TailraceError(Exception):
 
 class ConfigError(TailraceError):
     exit_code = 2
+
+
+class SourceEmbedded(ConfigError):
+    pass
 
 
 class StartWhereInvalid(ConfigError):

@@ -42,6 +42,12 @@ MARKS_PENDING = "marks-pending"  # a batch is stored in Kafka, none of its deliv
 MARKS_WRITTEN = "marks-written"  # delivery marks are written, their transaction is not committed
 MARKS_COMMITTED = "marks-committed"  # the transaction with delivery marks is committed
 MARKS_CATCHING_UP = "marks-catching-up"  # some of the marks that an earlier run has left are written
+OUTBOX_WRITTEN = "outbox-written"  # the entry is in the embedded outbox, its acceptance has not begun
+OUTBOX_ACCEPTED = "outbox-accepted"  # the service has accepted it, the outbox does not know yet
+OUTBOX_REJECTING = "outbox-rejecting"  # the service has rejected it, the entry is not deleted
+OUTBOX_REJECTED = "outbox-rejected"  # the rejected entry is deleted
+DRAIN_WRITTEN = "drain-written"  # a batch is in the drainer's target, none of its entries is deleted
+DRAIN_REMOVED = "drain-removed"  # the drained entries are deleted
 
 ALL = (
     SLOT_INTENDED,
@@ -67,6 +73,10 @@ RETAINING = (RETENTION_SCHEDULED, RETENTION_DELETED, RETENTION_COMMITTED)
 """The failpoints of `tailrace retention apply`."""
 MARKING = (MARKS_PENDING, MARKS_WRITTEN, MARKS_COMMITTED, MARKS_CATCHING_UP)
 """The failpoints of delivery marks."""
+ACCEPTING = (OUTBOX_WRITTEN, OUTBOX_ACCEPTED, OUTBOX_REJECTING, OUTBOX_REJECTED)
+"""The failpoints of an acceptance with an embedded outbox."""
+EMBEDDED_DRAIN = (DRAIN_WRITTEN, DRAIN_REMOVED)
+"""The failpoints of the drainer of an embedded outbox."""
 
 _armed, _, _count = os.environ.get("TAILRACE_KILL", "").partition(":")
 _left = int(_count or 1)

@@ -43,6 +43,19 @@ class SmallDisk:
 
 
 @contextmanager
+def mounted(folder: Path, megabytes: int, options: str = "") -> Iterator[Path]:
+    """Mounts a small disk on an empty folder."""
+    if os.geteuid():
+        pytest.skip("only root can mount a small disk")
+    command = ["mount", "-t", "tmpfs", "-o", f"size={megabytes}m{options}", "tmpfs", str(folder)]
+    subprocess.run(command, check=True)
+    try:
+        yield folder
+    finally:
+        subprocess.run(["umount", str(folder)], check=True)
+
+
+@contextmanager
 def on_a_small_disk(server: StackServer, megabytes: int) -> Iterator[SmallDisk]:
     """Moves the data of a running local server to a small disk, and starts it there."""
     if os.geteuid():

@@ -84,6 +84,17 @@ def test_the_chain_indexer_runs_to_its_end_with_one_command() -> None:
 
 
 @pytest.mark.slow
+def test_the_transaction_mirror_runs_to_its_end_with_one_command() -> None:
+    ended = python("-m", "examples.run", "transaction_mirror", "--seconds", "3", "--seed", "7")
+    assert ended.returncode == 0, ended.stdout + ended.stderr
+    assert "node killed (SIGKILL)" in ended.stdout
+    assert re.search(r"MongoDB is away: transactions are accepted, [1-9]\d* wait in the outbox", ended.stdout)
+    assert "all fields and raw bytes compared; 5 indexes" in ended.stdout
+    assert re.search(r"[1-9]\d* confirmed and deleted after 2 s; [1-9]\d* stay", ended.stdout)
+    assert "transactions: accepted, mirrored, confirmed, deleted: as it must be" in ended.stdout
+
+
+@pytest.mark.slow
 def test_a_projection_that_lost_a_row_is_reported(postgres: PostgresServer, kafka: KafkaBroker) -> None:
     """A row that the comparison skips simulates a lost one."""
     theirs = {PostgresServer.VARIABLE: postgres.dsn(), KafkaBroker.VARIABLE: kafka.bootstrap}

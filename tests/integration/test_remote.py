@@ -27,7 +27,7 @@ def folder(tmp_path: Path) -> Path:
 @pytest.fixture
 def served(workers: Workers, folder: Path, shop: Shop) -> tuple[Api, Path]:
     """A worker whose pipeline is stopped, so that two calls see the same; and the pipeline's file."""
-    file = put_pipeline(folder, shop)
+    file = put_pipeline(folder, shop, outbox={"columns": {"timestamp": "created_at"}}, retention={"after": "1d"})
     api = serve(workers.start(folder), shop)
     ids = [shop.insert(good(number), key=f"k{number}") for number in range(1, 4)]
     shop.insert(BAD)
@@ -69,6 +69,8 @@ def test_output_and_exit_code_are_the_same(
         (["status"], []),
         (["check"], ["--offline"]),
         (["archive", "list"], []),
+        (["retention", "plan"], []),
+        (["retention", "apply"], ["--ignore-pipeline", "other"]),
     ]
     for words, more in calls:
         for form in ([], ["--json"]):

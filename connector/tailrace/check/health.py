@@ -34,7 +34,7 @@ STANDBY_SECONDS = 120.0
 """How long the last announcement of a standby instance is shown."""
 
 RUNNING, NOT_RUNNING, NEVER_STARTED, UNKNOWN = "RUNNING", "NOT RUNNING", "NEVER STARTED", "UNKNOWN"
-DATABASES = {"postgres": "Postgres", "mongo": "MongoDB"}
+DATABASES = {"postgres": "Postgres", "mongo": "MongoDB", "rocksdb": "the embedded outbox"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,7 +118,7 @@ def read_health(settings: PipelineSettings) -> PipelineHealth:
     kafka: KafkaStatus | None = None
     server: SourceStatus | None = None
     ahead: float | None = None
-    source = "postgres" if settings.source.mongo is None else "mongo"
+    source = settings.source.kind
     try:
         kafka = read_kafka_status(kafka_options(settings))
     except TailraceError as error:

@@ -79,6 +79,8 @@ COMMANDS = (
     Command("schemas register", changes=True),
     Command("archive list"),
     Command("archive check", long=True),
+    Command("retention plan", long=True),
+    Command("retention apply", changes=True, long=True),
     Command("trace", shows_events_with="payload"),
 )
 

@@ -74,6 +74,12 @@ def _stores(text: str) -> list[MarkerStore]:
         for each in load_app(text).projections:
             if isinstance(found := getattr(each.store, "address", None), tuple):
                 stores[found] = MarkerStore(f"{text} {found[1]}".rstrip(), *found)
+            else:
+                raise ConfigError(
+                    f"the markers of {each.name} cannot be read: its store is {type(each.store).__name__}",
+                    why="Only the worker of a projection can open a RocksDB folder, or memory.",
+                    remedy="Name the stores of other projections by their addresses.",
+                )
         return list(stores.values())
     try:
         return [parse_store(resolve(text, os.environ, Path()))]

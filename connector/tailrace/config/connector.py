@@ -181,3 +181,7 @@ def _refuse_code(tree: Mapping[str, Any], found: Translation) -> None:
     if isinstance(folder, str) and (Path(folder).is_absolute() or ".." in Path(folder).parts or "${" in folder):
         remedy = "write a path relative to the worker's folder, or install the rules as a package"
         found.refuse("rules.folder", "is not inside the worker's folder, and its modules would be run", remedy)
+    retention = tree.get("retention")
+    if isinstance(retention, dict) and retention.get("consumers"):
+        remedy = "remove it, or configure this pipeline with a file in the worker's folder"
+        found.refuse("retention.consumers", "names modules, which would be run on the worker's machine", remedy)

@@ -21,9 +21,11 @@ from tailrace.config.schemas import FormatSettings, SchemaSettings
 from tailrace.config.section import Section
 from tailrace.config.sources import (
     Collections,
+    EmbeddedFolder,
     MessageSettings,
     MongoAddress,
     StartWhere,
+    require_embedded,
     require_messages,
     require_one_database,
     require_orderable,
@@ -63,7 +65,7 @@ DEFAULT_TEMPLATE = "outbox.event.{aggregate}"
 
 
 class SourceSettings(Section):
-    """One database: `postgres` with `table`, or `mongo` with `collection`."""
+    """One database: `postgres` with `table`, or `mongo` with `collection`; or an embedded outbox, `rocksdb`."""
 
     postgres: Connection | None = Field(
         default=None,
@@ -77,6 +79,11 @@ class SourceSettings(Section):
         examples=["mongodb://tailrace:${env:DB_PASSWORD}@localhost:27017/?replicaSet=rs0"],
     )
     """Connection to MongoDB, a replica set."""
+    rocksdb: EmbeddedFolder | None = Field(
+        default=None, description="the folder of an embedded outbox", examples=["/var/lib/node/outbox"]
+    )
+    """Folder of a service's embedded outbox, relative to this file. The service runs the pipeline itself. No other
+    setting of `source` goes with it."""
     table: Table | None = Field(
         default=None, description="the outbox table as schema.table", examples=["public.outbox"]
     )
@@ -140,6 +147,9 @@ class SourceSettings(Section):
 
     @model_validator(mode="after")
     def _one_database(self) -> Self:
+        if self.rocksdb is not None:
+            require_embedded(self.model_fields_set)
+            return self
         require_one_database(
             self.model_fields_set,
             has_postgres=self.postgres is not None,
@@ -152,6 +162,12 @@ class SourceSettings(Section):
             self.start_where, is_mongo=self.mongo is not None, beginning=self.start == "beginning"
         )
         return self
+
+    @property
+    def kind(self) -> Literal["postgres", "mongo", "rocksdb"]:
+        if self.rocksdb is not None:
+            return "rocksdb"
+        return "postgres" if self.mongo is None else "mongo"
 
 
 class ColumnOverrides(Section):
@@ -355,6 +371,8 @@ class PipelineSettings(Section):
         """Fills in defaults that depend on other settings, and validates settings across sections."""
         slot = f"tailrace_{self.pipeline.replace('-', '_')}"
         layout = LAYOUTS[self.outbox.layout]
+        if self.source.rocksdb is not None:
+            self._require_no_table()
         if self.source.mongo is not None and "mongo" not in layout.databases:
             raise wrong("debezium or document, for MongoDB", "choose one of them", "outbox", "layout")
         if self.source.messages is not None:
@@ -402,6 +420,15 @@ class PipelineSettings(Section):
             transactional=self.kafka.delivery == "exactly_once",
         )
         return self
+
+    def _require_no_table(self) -> None:
+        """Refuses settings of outbox rows: an embedded outbox has keys and bytes, and deletes them itself."""
+        given: list[str] = [name for name in ("outbox", "archive", "retention") if name in self.model_fields_set]
+        given += ["marks"] if self.marks != "none" else []
+        for name in given:
+            raise wrong("nothing beside source.rocksdb: there are no rows", "remove it", name)
+        if self.rules.sequence is not None:
+            raise wrong("nothing beside source.rocksdb: there are no columns", "remove it", "rules", "sequence")
 
     def _require_sequence(self, sequence: SequenceSettings) -> None:
         if sequence.number is None and self.outbox.layout not in ("storage", "document"):

@@ -5,9 +5,10 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Annotated
 
-from pydantic import AfterValidator, BeforeValidator, Field
+from pydantic import AfterValidator, BeforeValidator, Field, ValidationInfo
 
 from tailrace.config.kafka_settings import wrong
 from tailrace.config.secrets import Secret, connection_secret
@@ -75,6 +76,18 @@ def require_messages(settings: Mapping[str, object], given: set[str]) -> None:
             raise wrong(f"nothing beside source.messages, because {why}", "remove it", "source", name)
 
 
+def require_embedded(given: set[str]) -> None:
+    """Refuses all other settings of a source beside an embedded outbox."""
+    for name in sorted(given - {"rocksdb"}):
+        raise wrong("nothing beside source.rocksdb: everything in it is published", "remove it", "source", name)
+
+
+def embedded_folder(path: Path, info: ValidationInfo) -> Path:
+    """Resolves a folder relative to the pipeline's file. It need not exist: the service creates it."""
+    base = (info.context or {}).get("folder")
+    return path if base is None else base / path
+
+
 def require_one_database(given: set[str], *, has_postgres: bool, has_mongo: bool, has_outbox: bool) -> None:
     """Refuses both or no databases, and settings of the other kind."""
     if has_postgres == has_mongo:
@@ -130,4 +143,5 @@ def valid_start_where(text: str, *, is_mongo: bool, beginning: bool) -> str:
 
 MongoAddress = Annotated[Secret, BeforeValidator(mongo_address)]
 StartWhere = Annotated[str, BeforeValidator(as_text)]
+EmbeddedFolder = Annotated[Path, AfterValidator(embedded_folder)]
 Collections = Annotated[tuple[str, ...], BeforeValidator(one_or_more), AfterValidator(collections)]

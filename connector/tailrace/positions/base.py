@@ -1,8 +1,8 @@
 """Positions in source logs: stored in Kafka with each batch, and where reading resumes.
 
 Each kind of source has its own: `LsnPosition` for Postgres, `TokenPosition` for MongoDB, `ArchivePosition` for an
-archive. All other code only stores positions, compares positions of the same log, and shows them. A position names the
-log it belongs to; a position of another log is refused, never compared.
+archive, `EmbeddedPosition` for an embedded outbox. All other code only stores positions, compares positions of the same
+log, and shows them. A position names the log it belongs to; a position of another log is refused, never compared.
 """
 
 from __future__ import annotations
@@ -10,8 +10,9 @@ from __future__ import annotations
 from typing import Any, Protocol
 
 from tailrace.errors import WrongLog
-from tailrace.positions import archive, mongo, postgres
+from tailrace.positions import archive, embedded, mongo, postgres
 from tailrace.positions.archive import ArchivePosition
+from tailrace.positions.embedded import EmbeddedPosition
 from tailrace.positions.first_read import FirstRead
 from tailrace.positions.mongo import TokenPosition
 from tailrace.positions.postgres import LsnPosition
@@ -55,6 +56,8 @@ def from_stored(stored: dict[str, Any]) -> Position:
         return TokenPosition.from_json(stored)
     if stored["format"] == FORMAT and stored["source"] == archive.SOURCE:
         return ArchivePosition.from_json(stored)
+    if stored["format"] == FORMAT and stored["source"] == embedded.SOURCE:
+        return EmbeddedPosition.from_json(stored)
     raise ValueError(f"format {stored['format']} of source {stored['source']!r} is unknown")
 
 
@@ -73,7 +76,9 @@ def is_streaming(stored: Position | None) -> bool:
     """Returns whether a pipeline at this position has completed its first read of the outbox."""
     if isinstance(stored, LsnPosition):
         return stored.table_read is None and not stored.creating
-    return isinstance(stored, TokenPosition) and stored.collection_read is None
+    return isinstance(stored, EmbeddedPosition) or (
+        isinstance(stored, TokenPosition) and stored.collection_read is None
+    )
 
 
 def knows_start(stored: Position | None) -> bool:

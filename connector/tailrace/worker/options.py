@@ -11,10 +11,7 @@ from typing import Any
 from tailrace.config.model import PipelineSettings
 from tailrace.dlq.parked_keys import state_topic, waiting_topic
 from tailrace.dlq.resolutions import resolutions_topic
-from tailrace.errors import (
-    ConfigError,
-    install_remedy,
-)
+from tailrace.errors import ConfigError, SourceEmbedded, install_remedy
 from tailrace.kafka.client import KafkaOptions
 from tailrace.outbox.layouts import INSIDE, ColumnMap, Layout
 from tailrace.outbox.marks.columns import require_mark_columns
@@ -56,6 +53,13 @@ def source_options(
     source = settings.source
     if source.mongo is not None:
         return mongo_options(settings, columns, adopt=adopt)
+    if source.rocksdb is not None:
+        raise SourceEmbedded(
+            f"the pipeline {settings.pipeline} reads the embedded outbox {source.rocksdb}",
+            why="Only the process of its service can open it: it has no log that another process could read.",
+            remedy="Its service runs the pipeline, with tailrace.worker.embedded.EmbeddedPipeline. Commands that need "
+            "only Kafka work as with every pipeline: dlq, tail, route, topics, schemas.",
+        )
     if source.postgres is None or (source.table is None and source.messages is None):
         raise ConfigError("source names no database", remedy="Set source.postgres and source.table, or source.mongo.")
     messages = message_options(settings, columns)

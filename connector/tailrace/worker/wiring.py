@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import partial
+from typing import Any, TypeVar
 
 from tailrace.backoff import Backoff
 from tailrace.config.dead_letters import reasons_with
@@ -343,8 +344,16 @@ class Wiring:
         )
 
 
+W = TypeVar("W", bound=Wiring)
+
+
 def wire(settings: PipelineSettings, *, adopt: bool = False, warn: Callable[[str], None] = lambda _: None) -> Wiring:
     """Reads schemas and topic rules, and raises for settings that cannot work, without asking a server."""
+    return assemble(Wiring, settings, source_options(settings, column_map(settings), adopt=adopt), warn)
+
+
+def assemble(kind: type[W], settings: PipelineSettings, database: Any, warn: Callable[[str], None]) -> W:  # noqa: ANN401
+    """Returns a wiring with the options of a source."""
     columns = column_map(settings)
     _require_markable(settings)
     view = routing_view(settings.pipeline, columns)
@@ -352,10 +361,10 @@ def wire(settings: PipelineSettings, *, adopt: bool = False, warn: Callable[[str
     kafka = kafka_options(settings)
     require_usable(kafka)
     router = Router(specs, settings.topics.template, reserved=own_topics(kafka), view=view)
-    return Wiring(
+    return kind(
         settings,
         kafka,
-        source_options(settings, columns, adopt=adopt),
+        database,
         {spec.topic: spec for spec in (dead_letter_spec(settings, kafka), *reversed(specs))},
         PipelineSchemas(settings, warn=warn),
         router.route,

@@ -11,12 +11,13 @@ from tailrace.api.v1.operation import PIPELINE
 from tailrace.cli import commands
 from tailrace.cli.operations import COMMANDS, WITHHELD, find_command, operation, operations, run_for_worker
 
-OFFERED_GROUPS = ("position", "dlq", "replay", "recover", "topics", "route", "schemas", "archive")
+OFFERED_GROUPS = ("position", "dlq", "replay", "recover", "topics", "route", "schemas", "archive", "retention")
 NOT_OFFERED = {
     "dlq watch": "it has no end",
     "schemas models": "it writes a file for developers",
     "schemas asyncapi": "it writes a document for developers",
     "archive write": "it is run by a timer, with access to the archive",
+    "retention run": "it has no end",
     "archive expire": "it is run by a timer, with access to the archive",
 }
 

@@ -171,6 +171,7 @@ def test_a_key_without_effect_is_ignored_with_a_note(key: str) -> None:
         ("rules.folder", "/tmp/rules"),
         ("rules.folder", "rules/../../tmp"),
         ("rules.folder", "${env:HOME}"),
+        ("retention.consumers", "shop.projections:app"),
     ],
 )
 def test_a_configuration_cannot_choose_code_that_the_worker_runs(key: str, text: str) -> None:

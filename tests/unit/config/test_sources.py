@@ -294,3 +294,13 @@ def test_a_condition_that_cannot_be_used_is_refused(file: Path, source: tuple[st
     error = failure(file, *source)
     assert "source.start_where is" in error.what
     assert why in str(error)
+
+
+def test_an_embedded_outbox_is_a_source_of_its_own(file: Path) -> None:
+    settings = load(file, "rocksdb: data/outbox")
+    assert settings.source.rocksdb == file.parent / "data" / "outbox"
+    for line in ("start: beginning", "table: public.outbox", POSTGRES, "link_timeout: 10"):
+        name = line.partition(":")[0]
+        assert f"source.{name}" in str(failure(file, "rocksdb: data/outbox", line))
+    for variable, value in {"OUTBOX__LAYOUT": "document", "MARKS": "rows", "RETENTION__AFTER": "30d"}.items():
+        assert "there are no rows" in str(failure(file, "rocksdb: data/outbox", **{f"TAILRACE_{variable}": value}))

@@ -16,11 +16,17 @@ from typing import Any, TypeVar
 from rocksdict import Rdict, WriteBatch, WriteOptions
 
 from tailrace.errors import ConfigError, StoreFailed
-from tailrace.projections.rocksdb.folder import create_family, in_use, open_folder
+from tailrace.rocksdb_folder import FolderUse, create_family, open_folder
 
 T = TypeVar("T")
 KIT = "tailrace"
 """The column family of the store's own records."""
+USE = FolderUse(
+    own=KIT,
+    kind="a RocksDB store",
+    lost="the projection reads its topics from their beginning",
+    one_user="Run one worker for this projection, and stop it before other commands that open its store.",
+)
 Place = tuple[str, bytes]
 """A column family and a key."""
 Changes = Mapping[Place, bytes | None]
@@ -64,7 +70,7 @@ class RocksDatabase:
         self._sync = WriteOptions()
         self._sync.sync = True
         self._root: Rdict | None = None
-        self._root, self._families = open_folder(path, KIT)
+        self._root, self._families = open_folder(path, USE)
 
     @classmethod
     def join(cls, path: Path, families: Iterable[str]) -> RocksDatabase:
@@ -74,7 +80,7 @@ class RocksDatabase:
         if database is None:
             database = cls._opened[path] = cls(path)
         elif database._thread != threading.get_ident():
-            raise in_use(path, "Another thread of this process has opened it.")
+            raise USE.in_use(path, "Another thread of this process has opened it.")
         database._users += 1
         try:
             for name in families:

@@ -19,7 +19,6 @@ from tailrace.projections.core.store import Partition
 from tailrace.projections.rocksdb.buffer import WriteBuffer
 from tailrace.projections.rocksdb.database import KIT, RocksDatabase, TransactionConflict
 from tailrace.projections.rocksdb.effects import RocksEffects, RocksReader
-from tailrace.projections.rocksdb.folder import DEFAULT
 from tailrace.projections.rocksdb.records import (
     FORMAT,
     VERSION,
@@ -32,6 +31,7 @@ from tailrace.projections.rocksdb.records import (
 )
 from tailrace.projections.rocksdb.transaction import RocksTransaction, horizon_of
 from tailrace.projections.rocksdb.undo_log import UndoLog
+from tailrace.rocksdb_folder import DEFAULT
 
 UNDO = "tailrace-undo"
 

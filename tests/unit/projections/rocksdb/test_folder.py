@@ -16,8 +16,8 @@ from rocksdict import Options, Rdict
 
 from helpers.rocks import contents, effects_of, opened
 from helpers.store_scenarios import in_loop
+from tailrace import rocksdb_folder
 from tailrace.errors import StoreFailed, StoreInUse
-from tailrace.projections.rocksdb import folder
 from tailrace.projections.rocksdb.store import UNDO
 
 PROCESS = """
@@ -147,9 +147,9 @@ def test_a_full_disk(tmp_path: Path) -> None:
 
 @in_loop
 async def test_every_commit_waits_for_the_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    counted = folder._options()
+    counted = rocksdb_folder._options()
     counted.enable_statistics()
-    monkeypatch.setattr(folder, "_options", lambda: counted)
+    monkeypatch.setattr(rocksdb_folder, "_options", lambda: counted)
     async with opened(tmp_path) as store:
 
         def synced() -> int:

@@ -1,0 +1,1 @@
+"""An embedded outbox as a source of committed rows."""

@@ -1,0 +1,197 @@
+"""The embedded outbox against a model: writes, replacements, acceptances in flight, reads, and restarts."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import tempfile
+import threading
+from pathlib import Path
+from typing import NamedTuple
+
+import hypothesis.strategies as st
+import pytest
+from hypothesis import settings
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+
+from tailrace import rocksdb_folder
+from tailrace.embedded import EmbeddedOutbox, strict
+from tailrace.embedded.records import Entry
+
+# A key that begins with another one, and keys that are not UTF-8.
+KEYS = st.sampled_from([b"", b"a", b"a\0\0\0\0\0\0\0\1", b"\xff"])
+RAW = st.binary(max_size=20)
+
+
+class Known(NamedTuple):
+    key: bytes
+    raw: bytes
+    in_flight: bool
+
+
+class OutboxMachine(RuleBasedStateMachine):
+    """`model` has what the outbox must hold, by sequence number."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.folder = Path(tempfile.mkdtemp(prefix="outbox-"))
+        self.outbox = EmbeddedOutbox(self.folder / "outbox")
+        self.identity = self.outbox.identity
+        self.model: dict[int, Known] = {}
+        self.last = 0
+
+    def teardown(self) -> None:
+        self.outbox.close()
+        shutil.rmtree(self.folder)
+
+    def _ready(self, key: bytes) -> list[int]:
+        return [number for number, known in self.model.items() if known.key == key and not known.in_flight]
+
+    def _flying(self) -> list[int]:
+        return [number for number, known in self.model.items() if known.in_flight]
+
+    @rule(key=KEYS, raw=RAW)
+    def write(self, key: bytes, raw: bytes) -> None:
+        for number in self._ready(key):
+            del self.model[number]
+        number = self.outbox.write(key, raw)
+        self.model[number] = Known(key, raw, in_flight=False)
+
+    @rule(key=KEYS, raw=RAW)
+    def begin(self, key: bytes, raw: bytes) -> None:
+        self.model[self.outbox.begin(key, raw)] = Known(key, raw, in_flight=True)
+
+    @precondition(lambda self: self._flying())
+    @rule(data=st.data(), accepted=st.booleans())
+    def end(self, data: st.DataObject, accepted: bool) -> None:
+        number = data.draw(st.sampled_from(self._flying()))
+        known = self.model.pop(number)
+        if accepted:
+            self.outbox.accepted(known.key, number)
+            self.model[number] = known._replace(in_flight=False)
+            for older in sorted(self._ready(known.key))[:-1]:
+                del self.model[older]
+        else:
+            self.outbox.rejected(known.key, number)
+
+    @rule(key=KEYS)
+    def delete(self, key: bytes) -> None:
+        ready = self._ready(key)
+        assert self.outbox.delete(key) == bool(ready)
+        for number in ready:
+            del self.model[number]
+
+    @rule(limit=st.integers(1, 5))
+    def drain(self, limit: int) -> None:
+        drained = self.outbox.read(limit)
+        self.outbox.remove(drained)
+        for entry in drained:
+            del self.model[entry.sequence]
+
+    @rule(through=st.integers(0, 30))
+    def remove_through(self, through: int) -> None:
+        first = min(self._flying(), default=10_000)
+        gone = [number for number in self.model if number <= through and number < first]
+        assert self.outbox.remove_through(through) == len(gone)
+        for number in gone:
+            del self.model[number]
+
+    @rule()
+    def open_again(self) -> None:
+        """What was in flight counts as captured."""
+        self.outbox.close()
+        self.outbox = EmbeddedOutbox(self.folder / "outbox")
+        self.model = {number: known._replace(in_flight=False) for number, known in self.model.items()}
+
+    @invariant()
+    def holds_what_the_model_holds(self) -> None:
+        found = [(each.sequence, each.key, each.raw) for each in self.outbox.read(10_000)]
+        ready = sorted((n, known.key, known.raw) for n, known in self.model.items() if not known.in_flight)
+        assert found == ready
+        first = min(self._flying(), default=10_000)
+        ordered = [each.sequence for each in self.outbox.read(10_000, ordered=True)]
+        assert ordered == [number for number, _, _ in ready if number < first]
+        assert [each.sequence for each in self.outbox.read(2, after=3)] == [n for n, _, _ in ready if n > 3][:2]
+        assert (self.outbox.count, self.outbox.in_flight) == (len(self.model), len(self._flying()))
+        assert self.outbox.identity == self.identity
+        assert self.outbox.last_sequence >= max([self.last, *self.model])
+        self.last = self.outbox.last_sequence
+
+
+OutboxMachine.TestCase.settings = settings(max_examples=20, stateful_step_count=25, deadline=None)
+TestOutbox = OutboxMachine.TestCase
+
+
+@pytest.fixture
+def outbox(tmp_path: Path) -> EmbeddedOutbox:
+    return EmbeddedOutbox(tmp_path / "outbox")
+
+
+def keys(entries: list[Entry]) -> list[str]:
+    return [entry.text_key for entry in entries]
+
+
+def test_raw_bytes_come_back_unchanged(outbox: EmbeddedOutbox) -> None:
+    raw = bytes(range(256)) * 5000
+    outbox.write("0xä", raw)
+    (entry,) = outbox.read()
+    assert (entry.raw, entry.text_key) == (raw, "0xä")
+
+
+def test_a_read_is_bounded_by_bytes(outbox: EmbeddedOutbox) -> None:
+    for number in range(5):
+        outbox.write(str(number), bytes(100))
+    assert keys(outbox.read(limit_bytes=150)) == ["0", "1"]
+    assert keys(outbox.read(limit_bytes=1)) == ["0"]
+
+
+def test_writers_share_batches_and_lose_nothing(outbox: EmbeddedOutbox) -> None:
+    def write(writer: int) -> None:
+        for number in range(50):
+            with strict(outbox, f"{writer}-{number}", b"x"):
+                pass
+
+    threads = [threading.Thread(target=write, args=(writer,)) for writer in range(8)]
+    for thread in threads:
+        thread.start()
+    seen: list[Entry] = []
+    while any(thread.is_alive() for thread in threads) or outbox.count:
+        # In the order of the numbers, a reader that never looks back misses nothing.
+        found = outbox.read(20, after=seen[-1].sequence if seen else 0, ordered=True)
+        seen += found
+        outbox.remove(found)
+    for thread in threads:
+        thread.join()
+    assert [entry.sequence for entry in seen] == list(range(1, 401))
+    for writer in range(8):
+        assert [key for key in keys(seen) if key.startswith(f"{writer}-")] == [f"{writer}-{n}" for n in range(50)]
+
+
+def test_every_write_waits_for_the_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    counted = rocksdb_folder._options()
+    counted.enable_statistics()
+    monkeypatch.setattr(rocksdb_folder, "_options", lambda: counted)
+
+    def synced() -> int:
+        found = re.search(r"rocksdb.wal.synced COUNT : (\d+)", counted.get_statistics() or "")
+        assert found
+        return int(found[1])
+
+    with EmbeddedOutbox(tmp_path / "outbox") as outbox:
+        before = synced()
+        outbox.write("a", b"1")
+        with strict(outbox, "b", b"2"):
+            assert synced() - before == 2, "on disk before the acceptance"
+        with pytest.raises(KeyError), strict(outbox, "c", b"3"):
+            raise KeyError
+        assert synced() - before == 4, "a rejection is on disk, too"
+        outbox.remove(outbox.read())
+        assert synced() - before == 4
+
+
+def test_nothing_is_opened_if_it_is_not_enabled(tmp_path: Path) -> None:
+    outbox = EmbeddedOutbox(tmp_path / "outbox", enabled=False)
+    with strict(outbox, "a", b"x"):
+        pass
+    outbox.close()
+    assert (outbox.count, list(tmp_path.iterdir())) == (0, [])
