@@ -42,6 +42,13 @@ Every setting of a Postgres pipeline, with its default where there is one. Most 
 """
 
 
+LEFT_OUT = (
+    "source.mongo", "source.collection", "source.messages", "source.start_where", "source.auth", "kafka.auth.aws_iam",
+    "kafka.auth.provider", "kafka.auth.options",
+)  # fmt: skip
+"""Not in the example: settings of MongoDB or of messages, and those that others in the example exclude."""
+
+
 @dataclass(frozen=True)
 class Setting:
     path: str
@@ -117,8 +124,7 @@ def yaml_value(value: object) -> str:
 def example_lines(found: list[Setting]) -> Iterator[str]:
     """The complete example: defaults where they say something, otherwise the field's own example."""
     for setting in found:
-        # Settings of MongoDB or of messages, and one that `start: now` does not allow.
-        if setting.path.startswith(("source.mongo", "source.collection", "source.messages", "source.start_where")):
+        if setting.path.startswith(LEFT_OUT):
             continue
         indent, name = "  " * setting.path.count("."), setting.path.rpartition(".")[2]
         if setting.section:
