@@ -22,11 +22,6 @@ from tailrace.config.model import PipelineSettings
 from tailrace.config.secrets import Secret
 
 BAR = r"\|"
-NOT_IN_EXAMPLE = (
-    *("source.mongo", "source.collection", "source.rocksdb", "source.messages"),
-    "source.start_where",
-)
-"""Settings of MongoDB, of an embedded outbox or of messages, and one that `start: now` does not allow."""
 HEAD = """\
 # Configuration
 
@@ -45,6 +40,14 @@ wrong with it, each problem with its line and what to write instead. Unknown set
 
 Every setting of a Postgres pipeline, with its default where there is one. Most files need ten lines of it.
 """
+
+
+LEFT_OUT = (
+    "source.mongo", "source.collection", "source.rocksdb", "source.messages", "source.start_where", "source.auth",
+    "kafka.auth.aws_iam", "kafka.auth.provider", "kafka.auth.options",
+)  # fmt: skip
+"""Not in the example: settings of MongoDB, of an embedded outbox or of messages, and those that others in the example
+exclude."""
 
 
 @dataclass(frozen=True)
@@ -122,7 +125,7 @@ def yaml_value(value: object) -> str:
 def example_lines(found: list[Setting]) -> Iterator[str]:
     """The complete example: defaults where they say something, otherwise the field's own example."""
     for setting in found:
-        if setting.path.startswith(NOT_IN_EXAMPLE):
+        if setting.path.startswith(LEFT_OUT):
             continue
         indent, name = "  " * setting.path.count("."), setting.path.rpartition(".")[2]
         if setting.section:

@@ -31,6 +31,7 @@
     │   ├── RegistryUnavailable     the schema registry cannot be reached or is too slow
     │   ├── StoreUnavailable        a projection's database cannot be reached
     │   ├── ArchiveUnavailable      the store of the archive cannot be reached
+    │   ├── TokenUnavailable        the server of login tokens cannot be reached, or answers with something else
     │   ├── WorkerUnavailable       the worker that a command is sent to cannot be reached
     │   ├── WorkerBusy              the worker runs as many operations as it may
     │   ├── TooManyRequests         a client sends more requests than the HTTP port accepts
@@ -38,6 +39,7 @@
     │   ├── RecordsRefused          a topic refuses single records; the next attempt dead-letters or delays them
     │   └── RecordDelayed           a refused record is sent again after its delay
     ├── CertificateInvalid          a server's certificate is not accepted      user    HALT
+    ├── TokenRefused                no login token is issued to this client     user    HALT
     ├── SourceError                 the log cannot be followed safely           user    HALT
     │   ├── AccessRefused           a login, privilege or server setting is missing
     │   ├── SourceReadOnly          the server is a standby and accepts no writes
@@ -286,6 +288,10 @@ class ArchiveUnavailable(Unavailable):
     pass
 
 
+class TokenUnavailable(Unavailable):
+    pass
+
+
 class WorkerUnavailable(Unavailable):
     pass
 
@@ -322,6 +328,10 @@ class RecordDelayed(Unavailable):
 
 
 class CertificateInvalid(TailraceError):
+    pass
+
+
+class TokenRefused(TailraceError):
     pass
 
 

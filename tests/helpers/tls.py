@@ -1,8 +1,8 @@
 """Certificates with every kind of flaw, and a TLS proxy in front of a server without TLS.
 
-The Postgres of the tests is built without TLS, so the proxy answers the client's request for TLS as Postgres does,
-sends its certificate and forwards what it decrypts. Clients of Kafka and MongoDB start with TLS at once, without the
-request.
+The proxy answers the client's request for TLS as Postgres does, sends its certificate and forwards what it decrypts.
+Clients of Kafka and MongoDB start with TLS at once, without the request. Servers with their own TLS are in
+`helpers.secure_kafka` and `helpers.secure_servers`.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import ssl
 import threading
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Literal, Self
+from typing import Literal, NamedTuple, Self
 
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
@@ -27,11 +27,20 @@ SSL_REQUEST = bytes.fromhex("0000000804d2162f")
 HOST = "127.0.0.1"
 
 
+class CertificateFiles(NamedTuple):
+    """A certificate, its private key, and a file with both."""
+
+    certificate: Path
+    key: Path
+    both: Path
+
+
 class Certificates:
     """A trusted certificate authority (`authority`), which issues server certificates for 127.0.0.1."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
+        self._issued = 0
         self._key = ec.generate_private_key(ec.SECP256R1())
         self._name = _named("Tailrace tests")
         self.authority = folder / "authority.pem"
@@ -39,27 +48,42 @@ class Certificates:
 
     def server(self, flaw: Flaw = "") -> ssl.SSLContext:
         """Returns the TLS context of a server whose certificate is correct except for `flaw`."""
+        files = self.files("server", flaw)
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        context.load_cert_chain(files.certificate, files.key)
+        return context
+
+    def server_for_clients(self) -> ssl.SSLContext:
+        """Returns a context that also demands a certificate of the client."""
+        context = self.server()
+        context.verify_mode = ssl.CERT_REQUIRED
+        context.load_verify_locations(self.authority)
+        return context
+
+    def files(self, name: str, flaw: Flaw = "") -> CertificateFiles:
+        """Issues a certificate for 127.0.0.1 to `name`, correct except for `flaw`, and writes it to new files."""
         key = ec.generate_private_key(ec.SECP256R1())
         issuer, signing = self._name, self._key
         if flaw == "authority":
             issuer, signing = _named("Somebody else"), ec.generate_private_key(ec.SECP256R1())
         if flaw == "self-signed":
-            issuer, signing = _named("server"), key
+            issuer, signing = _named(name), key
         certificate = self._made(
-            _named("server"),
+            _named(name),
             issuer,
             key,
             signing,
             address="127.0.0.2" if flaw == "name" else HOST,
             days=-1 if flaw == "expired" else 30,
         )
-        files = [self._folder / f"server-{flaw}.{kind}" for kind in ("pem", "key")]
+        self._issued += 1
+        both, *files = [self._folder / f"{name}-{flaw}{self._issued}.{kind}" for kind in ("both.pem", "pem", "key")]
         self._write(files[0], certificate)
         encoding, form = serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8
         files[1].write_bytes(key.private_bytes(encoding, form, serialization.NoEncryption()))
-        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-        context.load_cert_chain(*files)
-        return context
+        both.write_bytes(files[1].read_bytes() + files[0].read_bytes())
+        files[1].chmod(0o600)  # libpq refuses a key that others can read
+        return CertificateFiles(*files, both)
 
     @staticmethod
     def _made(

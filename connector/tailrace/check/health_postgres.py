@@ -28,7 +28,7 @@ class PostgresStatus:
 
 
 def read_postgres(options: PostgresOptions, position: Position | None) -> SourceStatus:
-    with PgConnection(options.conninfo, replication=False, timeout=min(options.link_timeout, LOOK_SECONDS)) as link:
+    with PgConnection(options.address, replication=False, timeout=min(options.link_timeout, LOOK_SECONDS)) as link:
         slot = catalog.read_slot(link, options.slot)
         # While existing rows of the table are read, the slot is unused: the reading session shows that it runs.
         now, lsn, readers = link.query(

@@ -9,7 +9,7 @@ from tailrace.check.result import CheckResult, fail, failed, gather, hosts_of, i
 from tailrace.check.rules import NOT_VERIFIED, check_copies, check_partitions
 from tailrace.dlq.parking import ParkingLimits, require_kept
 from tailrace.errors import ConfigError, ParkingUnfit, TailraceError
-from tailrace.kafka.client import KafkaOptions, require_usable
+from tailrace.kafka.client import KafkaOptions, require_usable, security_protocol
 from tailrace.kafka.tail import Cluster, ClusterObserver, topic_matcher
 from tailrace.kafka.topic_plan import Change, TopicState, differences
 from tailrace.kafka.topics import make_change, topic_config
@@ -91,7 +91,7 @@ class KafkaChecks:
         require_position_known(self._options, self._observer.admin)
 
     def _transport(self) -> list[CheckResult]:
-        protocol = str(self._options.settings.get("security.protocol", "plaintext")).lower()
+        protocol = security_protocol(self._options)
         remote = [host for host in hosts_of(self._options.bootstrap) if not is_loopback(host)]
         if protocol.endswith("plaintext") and remote:
             found = f"security.protocol is {protocol}: events{' and the password' if 'sasl' in protocol else ''} cross "

@@ -75,7 +75,7 @@ class PostgresChecks:
     def checks(self) -> list[CheckResult]:
         options = self._options
         try:
-            self._link = PgConnection(options.conninfo, replication=False, timeout=min(options.link_timeout, 10))
+            self._link = PgConnection(options.address, replication=False, timeout=min(options.link_timeout, 10))
         except TailraceError as error:
             remedy = (
                 "Start Postgres, or correct host and port in source.postgres." if isinstance(error, Unavailable) else ""
@@ -135,8 +135,8 @@ class PostgresChecks:
         options, slot = self._options, self._seen_slot
         timeout = min(options.link_timeout, 10)
         with (
-            PgConnection(options.conninfo, replication=True, timeout=timeout) as replication,
-            PgConnection(options.conninfo, replication=False, timeout=timeout) as control,
+            PgConnection(options.address, replication=True, timeout=timeout) as replication,
+            PgConnection(options.address, replication=False, timeout=timeout) as control,
         ):
             server = self._server = catalog.identify(replication)
             require_unchanged(stored, options)
@@ -197,7 +197,7 @@ class PostgresChecks:
         """Only pg_hba.conf restricts physical replication, and its default lines allow it on this machine."""
         if self._link.query("SELECT rolsuper FROM pg_roles WHERE rolname = current_user")[0][0] == "t":
             return None  # the check `role` reports superusers
-        if not may_copy_cluster(self._options.conninfo, min(self._options.link_timeout, 10)):
+        if not may_copy_cluster(self._options.address, min(self._options.link_timeout, 10)):
             return ok("cluster copy", "not allowed for this role, as recommended")
         lines = " ; ".join(hba_lines(self._link.pgconn.user.decode(), prefix="").splitlines())
         remedy = f"Insert these lines at the top of pg_hba.conf, then SELECT pg_reload_conf(): {lines}"

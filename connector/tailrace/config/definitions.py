@@ -47,9 +47,10 @@ def definitions() -> tuple[SettingDefinition, ...]:
 
 @cache
 def meanings(section: type[Section]) -> dict[str, str]:
-    """Returns the docstrings below the fields of a section."""
+    """Returns the docstrings below the fields of a section, inherited ones included."""
+    base = section.__base__
+    found = dict(meanings(base)) if base is not None and issubclass(base, Section) and base is not Section else {}
     declared = ast.parse(inspect.getsource(section)).body[0]
-    found = {}
     for pair in itertools.pairwise(getattr(declared, "body", [])):
         match pair:
             case ast.AnnAssign(target=ast.Name(id=name)), ast.Expr(value=ast.Constant(value=str(text))):

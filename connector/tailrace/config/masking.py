@@ -15,7 +15,10 @@ from tailrace.config.flat import FlatConfig
 from tailrace.config.secrets import MASK, REFERENCE, hide_passwords
 from tailrace.config.translation import KeyProblem
 
-_MAPS = ("kafka.settings", "schemas.registry.settings", "dead_letters.webhook.headers", "archive.options")
+_MAPS = (
+    "kafka.settings", "schemas.registry.settings", "dead_letters.webhook.headers", "archive.options",
+    "kafka.auth.options", "source.auth.options",
+)  # fmt: skip
 """Maps that may hold secrets. Each may be given as one JSON object, too."""
 _is_secret = re.compile(
     r"password|passphrase|secret|token|credential|user\.info|authorization|jaas\.config|oauthbearer\.config"
@@ -27,6 +30,7 @@ _is_open = re.compile(r"\.(location|servers|source|type|\w*url|ms|mechanisms?)$"
 _ADDRESSES = {
     "database.": ("database.hostname", "database.port", "source.postgres"),
     "mongodb.": ("mongodb.connection.string", "source.mongo"),
+    "kafka.auth.": ("kafka.auth.oauth.token_url",),
     "kafka.": ("kafka.bootstrap",),
     "producer.override.": ("kafka.bootstrap",),
     "schemas.registry.": ("schemas.registry.url",),

@@ -12,6 +12,7 @@ from typing import Literal, Self
 from pydantic import Field, model_validator
 
 from tailrace.config.archive import ArchiveSettings
+from tailrace.config.auth import KafkaAuth, PostgresAuth, require_token_login
 from tailrace.config.dead_letters import DeadLetterSettings, Policy
 from tailrace.config.kafka_settings import checked_settings, revealed, wrong
 from tailrace.config.retention import RetentionSettings
@@ -29,6 +30,7 @@ from tailrace.config.sources import (
     require_messages,
     require_one_database,
     require_orderable,
+    require_token_address,
     valid_start_where,
 )
 from tailrace.config.values import (
@@ -51,7 +53,10 @@ from tailrace.outbox.specs import LAYOUTS
 SECRET_PLACES = (
     ("source", "postgres"),
     ("source", "mongo"),
+    ("source", "auth", "options"),
     ("kafka", "settings"),
+    ("kafka", "auth", "oauth", "client_secret"),
+    ("kafka", "auth", "options"),
     ("schemas", "registry", "settings"),
     ("dead_letters", "webhook", "url"),
     ("dead_letters", "webhook", "headers"),
@@ -84,6 +89,10 @@ class SourceSettings(Section):
     )
     """Folder of a service's embedded outbox, relative to this file. The service runs the pipeline itself. No other
     setting of `source` goes with it."""
+    auth: PostgresAuth | None = Field(
+        default=None, description="settings such as `aws_iam: {region: …}`", examples=["{aws_iam: {region: eu-west-1}}"]
+    )
+    """Login with a token instead of a password; each connection gets a new one. Postgres only."""
     table: Table | None = Field(
         default=None, description="the outbox table as schema.table", examples=["public.outbox"]
     )
@@ -261,6 +270,10 @@ class KafkaSettings(Section):
         default={}, description="librdkafka settings by name", examples=["{compression.type: zstd}"]
     )
     """Settings passed to librdkafka, such as `security.protocol`."""
+    auth: KafkaAuth | None = Field(
+        default=None, description="settings such as `aws_iam: {region: …}`", examples=["{aws_iam: {region: eu-west-1}}"]
+    )
+    """Login with tokens, by SASL_SSL and OAUTHBEARER. Other logins are settings of librdkafka."""
 
     def client_settings(self) -> dict[str, str | int | float | bool]:
         """Returns the librdkafka settings with secrets revealed, only for the client library."""
@@ -413,6 +426,10 @@ class PipelineSettings(Section):
             )
         if self.rules.sequence is not None:
             self._require_sequence(self.rules.sequence)
+        if self.kafka.auth is not None:
+            require_token_login(self.kafka.settings)
+        if self.source.auth is not None and self.source.postgres is not None:
+            require_token_address(self.source.postgres)
         self.format.require_registry(has_registry=self.schemas is not None and self.schemas.registry is not None)
         checked_settings(
             self.kafka.settings,

@@ -15,8 +15,9 @@ from tailrace.config.secrets import Secret, connection_secret
 from tailrace.config.section import Section
 from tailrace.sources.mongo.filters import filter_text
 from tailrace.sources.postgres.predicate import parse_predicate
+from tailrace.sources.postgres.token_login import token_address
 
-POSTGRES_ONLY = ("table", "messages", "slot", "publication", "failover", "on_change", "replay_window")
+POSTGRES_ONLY = ("auth", "table", "messages", "slot", "publication", "failover", "on_change", "replay_window")
 MONGO_ONLY = ("collection",)
 _ADDRESS = {
     "postgres": "postgres: postgresql://tailrace:${env:DB_PASSWORD}@localhost:5432/shop",
@@ -31,6 +32,19 @@ def mongo_address(given: object) -> object:
     if not re.fullmatch(r"mongodb(\+srv)?://\S+", secret.reveal()):
         raise wrong("a MongoDB address: mongodb://… or mongodb+srv://…", f"write `{_ADDRESS['mongo']}`")
     return secret
+
+
+def require_token_address(connection: Secret) -> None:
+    """Refuses an address with a password, or without the host and user that a token is for."""
+    try:
+        token_address(connection.reveal())
+    except ValueError as error:
+        raise wrong(
+            f"an address for logins with tokens: {error}",
+            "write it like `postgres: postgresql://tailrace@db.example.org:5432/shop?sslmode=verify-full`",
+            "source",
+            "postgres",
+        ) from None
 
 
 def one_or_more(given: object) -> object:

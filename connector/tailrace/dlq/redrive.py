@@ -30,7 +30,7 @@ from tailrace.errors import (
     TopicRefused,
 )
 from tailrace.event import Headers, Record
-from tailrace.kafka.client import KafkaOptions, error_of, producer_config, translate, unusable
+from tailrace.kafka.client import KafkaOptions, error_of, producer_config, require_token, translate, unusable
 from tailrace.kafka.rejected_records import CONCERN_A_RECORD
 from tailrace.kafka.topic_limits import publish_time
 from tailrace.kafka.topic_manager import NameRefused
@@ -116,6 +116,7 @@ class RedrivePublisher:
 
     def open(self) -> None:
         """Fences any other redrive: the resolutions that are read afterwards are final."""
+        require_token(self._options)
         own = replace(self._options, pipeline=self._options.pipeline + TRANSACTIONAL_SUFFIX, exactly_once=True)
         try:
             self._producer = Producer(producer_config(own), on_delivery=self._on_failure)

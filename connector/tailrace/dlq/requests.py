@@ -27,7 +27,7 @@ from tailrace.dlq.parked_keys import (
 )
 from tailrace.dlq.reader import DeadLetterReader
 from tailrace.errors import KafkaUnavailable
-from tailrace.kafka.client import MAX_MESSAGE_BYTES, KafkaOptions, admin_config, error_of, translate
+from tailrace.kafka.client import MAX_MESSAGE_BYTES, KafkaOptions, admin_config, error_of, require_token, translate
 from tailrace.kafka.reader import read_topic
 
 SEND_TIMEOUT = 20.0
@@ -37,6 +37,7 @@ AT_ONCE = 10_000
 
 def ask(options: KafkaOptions, requests: Sequence[ParkingRequest | GiveUpRequest]) -> None:
     """Writes the requests; returns when Kafka has stored them."""
+    require_token(options)
     failed: list[object] = []
     topic = state_topic(options)
     try:

@@ -9,10 +9,12 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Producer
 
+from tailrace.auth import tokens
 from tailrace.connection_causes import certificate_error, out_of_files
 from tailrace.errors import (
     ConfigError,
@@ -21,6 +23,7 @@ from tailrace.errors import (
     OutcomeUnknown,
     PublishError,
     TailraceError,
+    TokenUnavailable,
     TopicMissing,
     TopicRefused,
 )
@@ -59,6 +62,8 @@ class KafkaOptions:
     dead_letter_topic: str = ""
     internal_replication: int = -1
     settings: Mapping[str, Setting] = field(default_factory=dict, repr=False)
+    auth: tokens.TokenProvider | None = field(default=None, repr=False)
+    """Where the clients get the tokens that they log in with."""
 
 
 _log = logging.getLogger("librdkafka")
@@ -74,11 +79,39 @@ def common_config(options: KafkaOptions) -> Config:
         "topic.metadata.refresh.interval.ms": METADATA_MS,
         "metadata.max.age.ms": METADATA_AGE_MS,
         "reconnect.backoff.max.ms": RECONNECT_MS,
+        **login_config(options.auth),
         **options.settings,
         "bootstrap.servers": options.bootstrap,
         "client.id": f"tailrace-{options.pipeline}",
         "logger": _log,
     }
+
+
+def login_config(provider: tokens.TokenProvider | None) -> Config:
+    """Settings of a client that logs in with tokens. It asks for a new one before the last one expires."""
+    if provider is None:
+        return {}
+    return {"security.protocol": "sasl_ssl", "sasl.mechanism": "OAUTHBEARER", "oauth_cb": partial(_token, provider)}
+
+
+def security_protocol(options: KafkaOptions) -> str:
+    """Returns the protocol of the clients, in small letters."""
+    config = {**login_config(options.auth), **options.settings}
+    return str(config.get("security.protocol", "plaintext")).lower()
+
+
+def require_token(options: KafkaOptions) -> None:
+    """Raises TokenUnavailable or TokenRefused if clients log in with tokens and there is none.
+
+    Called before a client is created: the client would wait ten seconds, and only say that it has no token.
+    """
+    if options.auth is not None:
+        tokens.current(options.auth)
+
+
+def _token(provider: tokens.TokenProvider, _config: str) -> tuple[str, float, str, dict[str, str]]:
+    token = tokens.current(provider)
+    return token.value, token.expires_at, token.principal, dict(token.extensions)
 
 
 # Settings that only a producer understands would make a consumer warn on each start.
@@ -153,7 +186,13 @@ def write_record(options: KafkaOptions, topic: str, key: bytes, value: bytes | N
 
 
 def require_usable(options: KafkaOptions) -> None:
-    """Raises ConfigError for settings that the publisher's client rejects; an admin client does not get them."""
+    """Raises ConfigError for settings that the publisher's client rejects; an admin client does not get them.
+
+    Asks for no token: this happens before a pipeline runs, and a token server may be unavailable.
+    """
+    if options.auth is not None:
+        login = {name: value for name, value in login_config(options.auth).items() if name != "oauth_cb"}
+        options = replace(options, auth=None, settings={**login, **options.settings})
     config = producer_config(options)
     # Without it this producer cannot fence anything.
     config.pop("transactional.id", None)
@@ -199,12 +238,14 @@ _REFUSING = {
 _FORBIDDING = {
     KafkaError.TRANSACTIONAL_ID_AUTHORIZATION_FAILED: "Grant Write and Describe on the transactional id.",
     KafkaError.CLUSTER_AUTHORIZATION_FAILED: "Grant IdempotentWrite on the cluster.",
-    KafkaError.SASL_AUTHENTICATION_FAILED: "Check the SASL settings under kafka.settings.",
-    KafkaError._AUTHENTICATION: "Check the SASL settings under kafka.settings.",
+    KafkaError.GROUP_AUTHORIZATION_FAILED: "Grant Describe on the consumer groups whose names begin with tailrace-.",
+    KafkaError.SASL_AUTHENTICATION_FAILED: "Check the SASL settings under kafka.settings, or kafka.auth.",
+    KafkaError._AUTHENTICATION: "Check the SASL settings under kafka.settings, or kafka.auth.",
     KafkaError._SSL: "Check the TLS settings under kafka.settings.",
     KafkaError.UNSUPPORTED_VERSION: "Exactly-once needs Kafka 2.5 or newer.",
 }
 _TLS = {KafkaError._SSL, KafkaError._TRANSPORT}
+_NO_TOKEN = ("OAuth token not set", "Failed to acquire SASL OAUTHBEARER token")
 _AWAY = {
     KafkaError._TIMED_OUT,
     KafkaError._MSG_TIMED_OUT,
@@ -245,6 +286,11 @@ def error_of(exception: KafkaException) -> KafkaError:
     return error
 
 
+def lacks_token(error: KafkaError) -> bool:
+    """Whether the client has no valid token now; it asks for another one every ten seconds."""
+    return any(said in error.str() for said in _NO_TOKEN)
+
+
 def translate(error: KafkaError, doing: str, topic: str | None = None) -> TailraceError:
     """Maps an error of librdkafka to ours; `doing` says what was tried."""
     code, text = error.code(), f"{doing}: {error.str()}"
@@ -268,6 +314,10 @@ def translate(error: KafkaError, doing: str, topic: str | None = None) -> Tailra
         )
     if code in _TLS and (invalid := certificate_error(text, "Kafka", KAFKA_TLS)) is not None:
         return invalid
+    if lacks_token(error):
+        return TokenUnavailable(
+            text, why="The client has no valid token to log in with.", remedy="Check kafka.auth. Tailrace retries."
+        )
     if code in _FORBIDDING:
         return PublishError(text, why="Kafka denies access.", remedy=_FORBIDDING[code])
     if code in _AWAY or error.retriable():

@@ -26,7 +26,15 @@ from tailrace.errors import (
     TopicRefused,
 )
 from tailrace.event import Record
-from tailrace.kafka.client import TRANSACTION_TIMEOUT_MS, KafkaOptions, error_of, producer_config, translate, unusable
+from tailrace.kafka.client import (
+    TRANSACTION_TIMEOUT_MS,
+    KafkaOptions,
+    error_of,
+    producer_config,
+    require_token,
+    translate,
+    unusable,
+)
 from tailrace.kafka.rejected_records import INIT_TIMEOUT, Rejections, positions_of
 from tailrace.kafka.topic_manager import NameRefused, TopicManager
 from tailrace.pipeline.batch import Batch
@@ -104,6 +112,7 @@ class Publisher:
 
     def open(self) -> Position | None:
         """Takes over from any older instance and returns the stored position."""
+        require_token(self._options)
         try:
             config = producer_config(self._options, batch_bytes=self._rejections.batch_bytes)
             self._producer = Producer(config, on_delivery=self._on_failure)

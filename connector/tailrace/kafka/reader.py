@@ -23,7 +23,7 @@ from typing import Any, NamedTuple
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
 
 from tailrace.errors import KafkaUnavailable, TopicMissing
-from tailrace.kafka.client import KafkaOptions, consumer_config, error_of, translate, unusable
+from tailrace.kafka.client import KafkaOptions, consumer_config, error_of, require_token, translate, unusable
 
 ASK_TIMEOUT = 10.0
 """Timeout of a request for topics or offsets."""
@@ -246,6 +246,7 @@ class RangeReader:
             self._consumer.unassign()
 
     def _connect(self, *, committed: bool) -> Consumer:
+        require_token(self._options)
         config = consumer_config(self._options, f"tailrace-{self._purpose}-{self._options.pipeline}")
         config["queued.max.messages.kbytes"] = self._queue_kbytes
         if not committed:

@@ -14,8 +14,18 @@ from typing import Any, NamedTuple
 from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, KafkaException, Message, TopicPartition
 from confluent_kafka.admin import AdminClient
 
-from tailrace.errors import CertificateInvalid, KafkaUnavailable, TailraceError, TopicMissing
-from tailrace.kafka.client import Config, KafkaOptions, admin_config, consumer_config, error_of, translate, unusable
+from tailrace.errors import KafkaUnavailable, TailraceError, TopicMissing
+from tailrace.kafka.client import (
+    Config,
+    KafkaOptions,
+    admin_config,
+    consumer_config,
+    error_of,
+    require_token,
+    security_protocol,
+    translate,
+    unusable,
+)
 
 LOOK_TIMEOUT = 5.0
 """A broker that does not answer within this time counts as unavailable."""
@@ -54,6 +64,7 @@ class ClusterObserver:
     """An admin client that remembers why Kafka is unavailable: a refused login looks like a timeout otherwise."""
 
     def __init__(self, options: KafkaOptions) -> None:
+        require_token(options)
         self._trouble: KafkaError | None = None
         try:
             config: Config = {**admin_config(options), "error_cb": self._remember}
@@ -82,30 +93,33 @@ class ClusterObserver:
             self._trouble = error
 
 
-def certificate_trouble(options: KafkaOptions) -> CertificateInvalid | None:
-    """Connects once more to learn whether an invalid certificate is the reason; None without TLS."""
-    if not str(options.settings.get("security.protocol", "")).lower().endswith("ssl"):
+def connection_trouble(options: KafkaOptions) -> TailraceError | None:
+    """Connects once more to learn why Kafka is unavailable: clients do not always tell a refused login or certificate
+    from a broker that is away. None if Kafka is unavailable, or available again.
+    """
+    if security_protocol(options) == "plaintext":
         return None
     try:
         ClusterObserver(options).look()
-    except CertificateInvalid as error:
+    except KafkaUnavailable:
+        return None
+    except TailraceError as error:
         return error
-    except TailraceError:
-        pass  # it is unavailable for another reason
     return None
 
 
 def answering(options: KafkaOptions) -> Callable[[], bool]:
     """Returns a cheap function that says whether any broker answers now."""
-    config: Config = {**admin_config(options), "reconnect.backoff.max.ms": 1000, "error_cb": lambda _: None}
     clients: list[AdminClient] = []
 
     def answers() -> bool:
         try:
             if not clients:
+                require_token(options)
+                config: Config = {**admin_config(options), "reconnect.backoff.max.ms": 1000, "error_cb": lambda _: None}
                 clients.append(AdminClient(config))
             clients[0].describe_cluster(request_timeout=PROBE_TIMEOUT).result(2 * PROBE_TIMEOUT)
-        except (KafkaException, TimeoutError):
+        except (KafkaException, TimeoutError, TailraceError):
             return False
         return True
 
@@ -120,6 +134,7 @@ class TopicTail:
         self._wanted = wanted
         self._assigned: set[tuple[str, int]] = set()
         self._looked = 0.0
+        require_token(options)
         try:
             self._consumer = Consumer({**consumer_config(options, f"tailrace-tail-{options.pipeline}")})
         except KafkaException as error:

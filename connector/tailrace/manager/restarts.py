@@ -42,6 +42,7 @@ MAY_RECOVER = frozenset(
         "SlotBusy",
         "PipelineBusy",
         "KafkaUnavailable",
+        "TokenUnavailable",
         "OutcomeUnknown",
         "RegistryUnavailable",
         "StoreUnavailable",

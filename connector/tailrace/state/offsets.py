@@ -15,7 +15,7 @@ from confluent_kafka.admin import AdminClient
 
 from tailrace.errors import OffsetRecordCorrupt, OffsetsTopicUnfit
 from tailrace.event import Record
-from tailrace.kafka.client import KafkaOptions, admin_config, error_of, translate, unusable
+from tailrace.kafka.client import KafkaOptions, admin_config, error_of, require_token, translate, unusable
 from tailrace.kafka.reader import STALL_SECONDS, TopicFollower
 from tailrace.kafka.topics import create_topic, topic_config
 from tailrace.positions.base import Position, from_stored, to_stored
@@ -119,6 +119,7 @@ def read_keys(
 
 
 def admin_client(options: KafkaOptions) -> AdminClient:
+    require_token(options)
     try:
         return AdminClient(admin_config(options))
     except KafkaException as error:

@@ -50,7 +50,7 @@ class PostgresOutboxReader:
         )
         self._options = options
         self._window = window
-        self._link = CopyConnection(options.conninfo, replication=False, timeout=options.link_timeout)
+        self._link = CopyConnection(options.address, replication=False, timeout=options.link_timeout)
         self._end = self._before = 0
         self._columns: Columns = ()
         self._large: list[tuple[str | None, ...]] = []

@@ -24,6 +24,7 @@ from tailrace.rules.sequence import SequenceCheck, SequenceColumns
 from tailrace.sources.mongo.options import MongoOptions
 from tailrace.sources.postgres.options import MessageOptions, PostgresOptions
 from tailrace.sources.postgres.replay_window import ReplayWindow
+from tailrace.sources.postgres.token_login import token_address
 from tailrace.state import position_history
 from tailrace.state.sequences import sequences_topic
 
@@ -44,6 +45,7 @@ def kafka_options(settings: PipelineSettings) -> KafkaOptions:
         dead_letter_topic=kafka.dead_letter_topic,
         internal_replication=kafka.internal_replication,
         settings=kafka.client_settings(),
+        auth=kafka.auth.token_provider() if kafka.auth is not None else None,
     )
 
 
@@ -63,8 +65,10 @@ def source_options(
     if source.postgres is None or (source.table is None and source.messages is None):
         raise ConfigError("source names no database", remedy="Set source.postgres and source.table, or source.mongo.")
     messages = message_options(settings, columns)
+    conninfo = source.postgres.reveal()
     return PostgresOptions(
-        conninfo=source.postgres.reveal(),
+        conninfo=conninfo,
+        password=source.auth.token_provider(*token_address(conninfo)) if source.auth is not None else None,
         table=source.table or f"messages:{messages.prefix if messages else ''}",
         messages=messages,
         slot=source.slot,

@@ -23,6 +23,7 @@ from tailrace.errors import (
     RecordDelayed,
     RecordsRefused,
     TailraceError,
+    TokenUnavailable,
     TopicLimitsChanged,
     TopicRefused,
     Unavailable,
@@ -350,7 +351,7 @@ class Supervisor:
             retry_in=round(seconds, 1),
             attempt=attempt,
         )
-        self._kafka_away = isinstance(error, KafkaUnavailable)
+        self._kafka_away = isinstance(error, KafkaUnavailable | TokenUnavailable)
         self._ownership.stop_heartbeat()
         self._recovery.interrupted(error.code, time.monotonic())
         self.metrics.retrying(seconds)

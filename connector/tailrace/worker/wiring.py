@@ -22,11 +22,12 @@ from tailrace.errors import (
     RegistryUnavailable,
     SourceUnavailable,
     TailraceError,
+    TokenUnavailable,
 )
 from tailrace.event import OutboxEvent, Record, Route
 from tailrace.kafka.client import KafkaOptions, require_usable
 from tailrace.kafka.publisher import Publisher
-from tailrace.kafka.tail import answering, certificate_trouble
+from tailrace.kafka.tail import answering, connection_trouble
 from tailrace.kafka.topic_limits import TopicLimits
 from tailrace.kafka.topic_manager import PartitionWatch, TopicManager
 from tailrace.kafka.topics import partition_counts
@@ -275,7 +276,7 @@ class Wiring:
 
     def probe(self, error: TailraceError) -> ServerProbe | None:
         """Returns a cheap test whether the server of an error is available; None for other errors."""
-        if isinstance(error, KafkaUnavailable | OutcomeUnknown):
+        if isinstance(error, KafkaUnavailable | OutcomeUnknown | TokenUnavailable):
             return ServerProbe("kafka", answering(self.kafka))
         registry = self.settings.schemas.registry if self.settings.schemas else None
         if isinstance(error, RegistryUnavailable) and registry is not None:
@@ -302,8 +303,8 @@ class Wiring:
         return PipelineMetrics(own_topics(self.kafka), capacity=self.settings.limits.batch_records)
 
     def diagnosed(self, error: TailraceError) -> TailraceError:
-        """Returns the cause of an error if it is a rejected certificate, which looks like an unavailable broker."""
-        return certificate_trouble(self.kafka) or error if isinstance(error, KafkaUnavailable) else error
+        """Returns the cause of an error if a refused certificate or login looks like an unavailable broker."""
+        return connection_trouble(self.kafka) or error if isinstance(error, KafkaUnavailable) else error
 
     def topic_manager(self, admin: Admin, kind: type[TopicManager] = TopicManager) -> TopicManager:
         """Creates the manager that creates and checks topics."""

@@ -30,6 +30,7 @@ from tailrace.projections.core.handover import Handover
 from tailrace.projections.core.store import ProjectionStore, ShareableStore
 from tailrace.projections.faust.agent_stream import AgentFunction, AgentStream, run_agent
 from tailrace.projections.faust.app_checks import check_app
+from tailrace.projections.faust.credentials import missing_token
 from tailrace.projections.faust.event_channel import EventChannel
 from tailrace.projections.faust.maintenance import Maintenance
 from tailrace.projections.faust.topics import connection, require_certificates
@@ -229,11 +230,13 @@ class ProjectionApp(faust.App):
                 await client.bootstrap()
             except KafkaConnectionError:
                 await require_certificates(connection(self))
+                no_token = await missing_token(self.conf.broker_credentials)
                 attempt += 1
                 seconds = backoff.delay(attempt)
+                code = no_token.code if no_token else "KafkaUnavailable"
                 log.warning(
                     "waiting",
-                    extra={"fields": {"error": "KafkaUnavailable", "retry_in": round(seconds, 1), "attempt": attempt}},
+                    extra={"fields": {"error": code, "retry_in": round(seconds, 1), "attempt": attempt}},
                 )
                 await self.sleep(seconds)
             else:

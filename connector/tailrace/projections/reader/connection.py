@@ -13,6 +13,8 @@ from faust.transport.drivers.aiokafka import server_list
 from faust.types.auth import AuthProtocol, CredentialsT
 
 from tailrace.errors import ConfigError
+from tailrace.kafka.client import login_config
+from tailrace.projections.faust.credentials import SharedToken
 
 if TYPE_CHECKING:
     from tailrace.projections.faust.app import ProjectionApp
@@ -96,6 +98,9 @@ def _security(app: ProjectionApp) -> Config:
         return config | {"sasl.kerberos.service.name": credentials.kerberos_service_name}
     if isinstance(credentials, faust.OAuthCredentials):
         provider = credentials.oauth_cb
+        if isinstance(provider, SharedToken):
+            # Its token's end is known, and another thread may ask for it.
+            return {**login_config(provider.provider), **config}
 
         def token(_: str) -> tuple[str, float]:
             if app.event_loop is None:

@@ -6,6 +6,7 @@ from confluent_kafka import KafkaError
 
 from tailrace.connection_causes import certificate_error
 from tailrace.errors import KafkaUnavailable, ReadRefused, TailraceError
+from tailrace.kafka.client import lacks_token
 
 MISSING = (
     KafkaError.UNKNOWN_TOPIC_OR_PART,
@@ -28,7 +29,7 @@ TLS = "the ssl context of broker_credentials, or ssl.* in kafka_settings"
 
 def read_error(error: KafkaError, doing: str, group: str) -> TailraceError:
     """Returns Tailrace's error. Everything but a refusal or an invalid certificate may be over after a while."""
-    if error.code() in REFUSALS:
+    if error.code() in REFUSALS and not lacks_token(error):
         return ReadRefused(
             f"{doing}: Kafka refuses: {error.name()}",
             why=error.str(),

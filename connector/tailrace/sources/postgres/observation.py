@@ -84,7 +84,7 @@ class PostgresObserver:
         if self._link is None:
             timeout = min(self._options.link_timeout, TIMEOUT)
             self._link = PgConnection(
-                self._options.conninfo, replication=False, timeout=timeout, application=PROBE_APPLICATION
+                self._options.address, replication=False, timeout=timeout, application=PROBE_APPLICATION
             )
             self._link.query(f"SET statement_timeout = {STATEMENT_MS}; SET lock_timeout = {LOCK_MS}")
         return self._link

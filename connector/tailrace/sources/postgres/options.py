@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
+from tailrace.auth.tokens import TokenProvider
 from tailrace.errors import NoOutboxTable
 from tailrace.event import Row
 from tailrace.positions.postgres import LsnPosition
 from tailrace.sources.postgres.connection import PgConnection
 from tailrace.sources.postgres.replay_window import NO_WINDOW, ReplayWindow
+from tailrace.sources.postgres.token_login import with_token
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,6 +30,7 @@ class PostgresOptions:
     """The settings of the same names."""
 
     conninfo: str
+    """The address. To connect, use `address`."""
     table: str
     """The outbox table; `messages:PREFIX` if events are messages. Positions name it."""
     slot: str
@@ -57,6 +60,13 @@ class PostgresOptions:
     """Earlier positions of the pipeline, from its position history."""
     messages: MessageOptions | None = None
     """Which messages are events, if there is no table."""
+    password: TokenProvider | None = field(default=None, repr=False)
+    """Where the password of each new connection comes from, if it is a token."""
+
+    @property
+    def address(self) -> str:
+        """The connection string for one new connection. Raises TokenUnavailable or TokenRefused."""
+        return self.conninfo if self.password is None else with_token(self.conninfo, self.password)
 
     def require_table(self, purpose: str, *, remedy: str) -> None:
         """Raises NoOutboxTable if events are messages; `purpose` says what the table is needed for."""
@@ -70,7 +80,7 @@ class PostgresOptions:
 
     def connect(self, *, replication: bool = False) -> PgConnection:
         """Opens a connection, for queries or for replication."""
-        return PgConnection(self.conninfo, replication=replication, timeout=self.link_timeout)
+        return PgConnection(self.address, replication=replication, timeout=self.link_timeout)
 
 
 class PgConnections:

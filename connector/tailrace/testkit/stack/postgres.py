@@ -141,7 +141,7 @@ class PostgresServer(StackServer):
 
     def _create(self) -> None:
         user = unprivileged()
-        self.bin_dir = programs(self.version, user, self._progress)
+        self.bin_dir = self._programs(user)
         self._progress(f"starting Postgres {self.version}")
         self._process = LocalProcess(
             "postgres",
@@ -153,6 +153,9 @@ class PostgresServer(StackServer):
         password = secrets.token_urlsafe(16)
         self._parameters = {"host": HOST, "port": 0, "user": "postgres", "password": password}
         _init(self._process, self.bin_dir, self.data_dir, password, user)
+
+    def _programs(self, user: User | None) -> Path:
+        return programs(self.version, user, self._progress)
 
     def _assign_ports(self) -> Sequence[int]:
         self._parameters["port"] = port = free_port()

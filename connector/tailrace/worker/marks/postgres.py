@@ -73,7 +73,7 @@ class PostgresMarks:
         self.close()
         self._behind_at, self._unseen, self._held = None, {}, None
         options = self._options
-        link = self._link = PgConnection(options.conninfo, replication=False, timeout=options.link_timeout + 60)
+        link = self._link = PgConnection(options.address, replication=False, timeout=options.link_timeout + 60)
         link.query(f"SET lock_timeout = '{LOCK_TIMEOUT}'")
         link.query(f"SET statement_timeout = '{STATEMENT_TIMEOUT}'")
         # Marks and their state are lost together, and the next start writes them again.

@@ -1,0 +1,1 @@
+"""Tokens as logins: OAuth, AWS IAM, and providers of installed packages."""
