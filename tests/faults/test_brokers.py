@@ -10,13 +10,13 @@ from typing import cast
 import pytest
 
 from helpers.broken_kafka import HASTY, Hesitation
-from helpers.proxied_connection import Direction
 from helpers.service import Connector
 from helpers.shop import Shop, close_shop, open_shop
-from helpers.tcp_proxy import TcpProxy
 from helpers.tiers import mostly_slow
+from tailrace.testkit.proxied_connection import Direction
 from tailrace.testkit.stack import KafkaBroker, KafkaCluster, PostgresServer, ServerChoice, wait_until
 from tailrace.testkit.stack.kafka import ClusterMember
+from tailrace.testkit.tcp_proxy import TcpProxy
 from tailrace.testkit.topic_reader import read_all
 from tailrace.testkit.workload.orders import Mix
 

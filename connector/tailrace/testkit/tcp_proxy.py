@@ -18,7 +18,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import Self
 
-from helpers.proxied_connection import Direction, Flow, ProxiedConnection
+from tailrace.testkit.proxied_connection import Direction, Flow, ProxiedConnection
 from tailrace.testkit.stack.ports import HOST, can_bind, free_port
 from tailrace.testkit.stack.waiting import StackError
 
