@@ -63,6 +63,16 @@ PAUSES: Mapping[Lane, tuple[float, float]] = {
     Lane.SERVERS: (0.5, 5.0),
     Lane.DATA: (1.0, 6.0),
 }
+TAKES: Mapping[str, float] = {
+    "kill": 4.0,
+    "stop": 4.0,
+    "second instance": 9.0,
+    "kill server": 4.0,
+    "stop server": 5.0,
+    "replay": 5.0,
+    "redrive": 3.0,
+}
+"""About how long a fault takes besides its hold, in seconds: mostly the start of a process."""
 HOLDS = (0.3, 1.0, 3.0, 8.0)
 """How long a fault lasts that has a duration, in seconds."""
 GROW_EVERY = 3
@@ -112,7 +122,7 @@ def _lane(lane: Lane, chance: random.Random, chapters: int, seconds: float) -> l
             kind, target = next(drawn)
             hold = chance.choice(HOLDS)
             faults.append(PlannedFault(number, lane.value, round(at, 1), kind, target, hold, round(chance.random(), 6)))
-            at += hold + chance.uniform(*PAUSES[lane])
+            at += hold + TAKES.get(kind, 0.5) + chance.uniform(*PAUSES[lane])
         found.append(faults)
     return found
 
