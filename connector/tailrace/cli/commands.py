@@ -57,6 +57,10 @@ COMMANDS = {
         "tailrace.cli.init",
         "Create the files of a first pipeline: settings, schema, routing rule, SQL.",
     ),
+    "drill": (
+        "tailrace.cli.drill",
+        "Break a staging pipeline's connections on purpose, with events of its own, and check the result.",
+    ),
     "demo": ("tailrace.cli.demo", "Run a demonstration with local servers."),
     "stack": ("tailrace.cli.stack", "Start and stop local Postgres, MongoDB and Kafka servers."),
 }

@@ -53,9 +53,7 @@ def read_settings(path: Path | str, environ: Mapping[str, str] | None = None) ->
     return _read(Path(path), os.environ if environ is None else environ)[0].data
 
 
-def _read(
-    file: Path, environ: Mapping[str, str]
-) -> tuple[YamlDocument, dict[KeyPath, str], list[SettingProblem]]:
+def _read(file: Path, environ: Mapping[str, str]) -> tuple[YamlDocument, dict[KeyPath, str], list[SettingProblem]]:
     document = read_document(file, PIPELINE_FILE)
     _fill_empty_sections(document.data)
     return document, *_override(document, environ)
