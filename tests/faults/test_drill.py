@@ -88,7 +88,11 @@ def test_a_drill_on_mongodb(users: Users, tailrace: Tailrace) -> None:
 
 @pytest.mark.parametrize(
     ("sabotage", "red"),
-    [("", set()), (DROPS_RECORDS, {"missing"}), (CONFIRM_EARLY, {"missing", "positions"})],
+    [
+        pytest.param("", set(), marks=pytest.mark.slow),
+        (DROPS_RECORDS, {"missing"}),
+        pytest.param(CONFIRM_EARLY, {"missing", "positions"}, marks=pytest.mark.slow),
+    ],
     ids=["sound", "a record is dropped", "confirmed before it is stored"],
 )
 def test_a_broken_connector_is_found(shop: Shop, tmp_path: Path, sabotage: str, red: set[str]) -> None:
@@ -96,7 +100,7 @@ def test_a_broken_connector_is_found(shop: Shop, tmp_path: Path, sabotage: str, 
     script = tmp_path / "connector.py"
     script.write_text(sabotage + MAIN)
     results: list[StepResult] = []
-    with Drill(shop.file, rate=40, hold=1, seed=1, program=[str(script)]) as drill:
+    with Drill(shop.file, rate=40, hold=1, seed=1, program=[str(script)], patience=3) as drill:
         try:
             result = drill.run(lambda _: None, results.append, ["kill", "kafka-away"])
         finally:

@@ -61,13 +61,23 @@ class DrillResult:
 class Drill:
     """A drill of one pipeline file. Use it as a context: it removes everything at its end."""
 
-    def __init__(self, file: Path, *, rate: float, hold: float, seed: int, program: Sequence[str] = MODULE) -> None:
+    def __init__(
+        self,
+        file: Path,
+        *,
+        rate: float,
+        hold: float,
+        seed: int,
+        program: Sequence[str] = MODULE,
+        patience: float = MISSING_SECONDS,
+    ) -> None:
         """`rate`: transactions a second. `hold`: how long a fault lasts. `program`: what runs as the connector."""
         self.settings = load_pipeline(file)
         self.plan: DrillPlan = plan_drill(self.settings)
         self.hold = hold
         self._rate = rate
         self._seed = seed
+        self._patience = patience
         self._file = file
         self._program = program
         self._closing = ExitStack()
@@ -184,7 +194,7 @@ class Drill:
         """Compares everything that was written until now, and the positions. Waits for events that are on their way."""
         written = self._written()
         try:
-            wait_until(lambda: not self._compare(written).missing, MISSING_SECONDS if wait else 0, what="all events")
+            wait_until(lambda: not self._compare(written).missing, self._patience if wait else 0, what="all events")
         except StackError:
             pass  # they are missing, as the verdict says
         verdict = self._compare(written)
