@@ -225,14 +225,22 @@ def truncate(world: World, fault: PlannedFault) -> str:
 
 
 def grow_topic(world: World, fault: PlannedFault) -> str:
-    """Adds a partition to the topic. Writers are paused and everything is applied: keys may move."""
-    topic, admin = world.pipeline(fault.target).service.topic, world.kafka.admin()
+    """Adds a partition to the topic. Writers are paused, everything is applied, and the connector starts again.
+
+    Keys move. Without a new start, the producer would learn of the partition some seconds later, in the middle of a
+    key's events, and consumers read two partitions in any order.
+    """
+    pipeline, admin = world.pipeline(fault.target), world.kafka.admin()
+    topic = pipeline.service.topic
     count = len(admin.list_topics(topic, timeout=20).topics[topic].partitions)
     admin.create_partitions([NewPartitions(topic, count + 1)])[topic].result(30)
     wait_until(
         lambda: len(admin.list_topics(topic, timeout=20).topics[topic].partitions) == count + 1,
         60, what="the new partition",
     )  # fmt: skip
+    assert pipeline.current.stop(120) == 0, pipeline.current.log[-3000:]
+    pipeline.start()
+    pipeline.await_ready()
     return f"{count + 1} partitions"
 
 
