@@ -27,7 +27,7 @@ def main() -> int:
     print(f"seed {seed}, {given.minutes:g} minutes; logs in {folder}", flush=True)
     failure: BaseException | None = None
     with World(folder, seed) as world:
-        run = ChaosRun(world, seed, given.minutes, lambda line: print(line, flush=True))
+        run = ChaosRun(world, seed, given.minutes, lambda line: print(line, flush=True), limit=given.minutes * 60)
         print("\n".join(str(fault) for faults in run.chapters for fault in faults), flush=True)
         try:
             run.run()
@@ -47,7 +47,7 @@ def show(report: Report, output: Path) -> None:
     print("\nfaults injected:")
     for name, count in sorted(report.faults.items()):
         print(f"  {count:4}  {name}")
-    print(f"  {report.faults.total():4}  in total, {report.seconds:.0f} s")
+    print(f"  {report.faults.total():4}  in total, of {len(report.schedule)} planned; {report.seconds:.0f} s")
     for name, found in report.pipelines.items():
         print(f"{name}: {found}")
     for name, found in report.projections.items():
