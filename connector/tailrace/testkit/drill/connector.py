@@ -83,9 +83,14 @@ def cut_connections(wanted: Callable[[Address], bool]) -> int:
     count = 0
     for name in os.listdir(DESCRIPTORS):  # noqa: PTH208 - the names are numbers, not files to open
         try:
-            copy = socket.socket(fileno=os.dup(int(name)))
+            descriptor = os.dup(int(name))
         except OSError:
-            continue  # not a socket, or closed meanwhile
+            continue  # closed meanwhile
+        try:
+            copy = socket.socket(fileno=descriptor)
+        except OSError:
+            os.close(descriptor)
+            continue  # not a socket
         with copy:
             try:
                 if wanted(_peer(copy)):

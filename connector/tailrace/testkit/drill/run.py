@@ -161,7 +161,7 @@ class Drill:
             detail = step.inject(self)
             seconds = self._recover()
         except (StepError, StackError) as error:
-            why = f"{error.what}{': ' if error.why else ''}{error.why}"
+            why = f"{error.what}\n{error.why or self.instance.log_tail()}"
             return StepResult(step.name, step.text, why, 0.0, self._verdict().summary(), ok=False)
         verdict = self._verdict(wait=True)
         return StepResult(step.name, step.text, detail, round(seconds, 2), verdict.summary(), self._accepts(verdict))

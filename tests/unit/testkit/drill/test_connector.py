@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import socket
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -45,6 +46,13 @@ def test_listening_and_unconnected_sockets_are_left_alone(servers: list[socket.s
         datagrams.connect(address(servers[0]))
         assert cut_connections(lambda peer: peer == address(servers[0])) == 0
         assert unconnected.fileno() > 0
+
+
+def test_no_descriptor_is_left_open(servers: list[socket.socket], tmp_path: Path) -> None:
+    with (tmp_path / "file").open("w"), socket.create_connection(address(servers[0])):
+        before = len(list(Path("/proc/self/fd").iterdir()))
+        cut_connections(lambda peer: peer == address(servers[0]))
+        assert len(list(Path("/proc/self/fd").iterdir())) == before
 
 
 @pytest.mark.parametrize(("host", "plain"), [("::ffff:10.0.0.7", "10.0.0.7"), ("10.0.0.7", "10.0.0.7"), ("::1", "::1")])
