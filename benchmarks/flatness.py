@@ -5,12 +5,19 @@ from __future__ import annotations
 import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from enum import Enum
 
 WARM_UP = 0.25
 """The part of a run that does not count: caches fill, and memory is taken that is never returned."""
 HOUR = 3600.0
 FEWEST = 8
 """With fewer samples after the warm-up nothing is concluded."""
+
+
+class Verdict(Enum):
+    FLAT = "flat"
+    GROWS = "grows"
+    TOO_SHORT = "too short to tell"
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,10 +29,17 @@ class Flatness:
     median: float
     highest: float
     samples: int
+    hours: float
+    """The time after the warm-up."""
 
     @property
-    def flat(self) -> bool:
-        return self.samples >= FEWEST and self.per_hour <= self.bound
+    def verdict(self) -> Verdict:
+        """A steeper slope is growth only if it has lasted long enough to exceed the bound of an hour."""
+        if self.samples < FEWEST:
+            return Verdict.TOO_SHORT
+        if self.per_hour <= self.bound:
+            return Verdict.FLAT
+        return Verdict.GROWS if self.hours >= 1 or self.per_hour * self.hours > self.bound else Verdict.TOO_SHORT
 
 
 def slope(points: Sequence[tuple[float, float]]) -> float:
@@ -39,11 +53,12 @@ def slope(points: Sequence[tuple[float, float]]) -> float:
 def judge(points: Sequence[tuple[float, float]], bound: float) -> Flatness:
     """Judges samples of (seconds, value)."""
     if not points:
-        return Flatness(0.0, bound, 0.0, 0.0, 0)
+        return Flatness(0.0, bound, 0.0, 0.0, 0, 0.0)
     begin, end = points[0][0], points[-1][0]
     steady = [point for point in points if point[0] >= begin + WARM_UP * (end - begin)]
     values = [value for _, value in steady]
-    return Flatness(slope(steady) * HOUR, bound, statistics.median(values), max(values), len(steady))
+    hours = (end - steady[0][0]) / HOUR
+    return Flatness(slope(steady) * HOUR, bound, statistics.median(values), max(values), len(steady), hours)
 
 
 def judge_all(samples: Sequence[Mapping[str, float]], bounds: Mapping[str, float]) -> dict[str, Flatness]:

@@ -22,7 +22,7 @@ from typing import Any
 import psycopg
 
 from benchmarks.backlog import SCHEMA
-from benchmarks.flatness import judge_all
+from benchmarks.flatness import Verdict, judge_all
 from benchmarks.processes import Connector
 from benchmarks.soak_load import Load, mongo_load, postgres_load
 from tailrace.check.health import read_kafka_status
@@ -69,7 +69,8 @@ def main() -> int:
         result = soak(Path(folder), given.hours * 3600, given.rate)
     RESULT.write_text(json.dumps(result, indent=1) + "\n")
     show(result)
-    return 0 if result["flat"] and result["complete"] else 1
+    verdicts = {found["verdict"] for found in result["verdicts"].values()}
+    return 0 if result["complete"] and Verdict.GROWS.value not in verdicts else 1
 
 
 def soak(folder: Path, seconds: float, rate: float) -> dict[str, Any]:
@@ -188,8 +189,8 @@ def report(samples: list[dict[str, float]], load: Load, rate: float) -> dict[str
         "written": load.written,
         "consumed": load.consumed,
         "complete": load.written == load.consumed,
-        "flat": all(verdict.flat for verdict in verdicts.values()),
-        "verdicts": {name: {**asdict(verdict), "flat": verdict.flat} for name, verdict in verdicts.items()},
+        "flat": all(found.verdict is Verdict.FLAT for found in verdicts.values()),
+        "verdicts": {name: {**asdict(found), "verdict": found.verdict.value} for name, found in verdicts.items()},
         "samples": samples,
     }
 
@@ -198,9 +199,8 @@ def show(result: Mapping[str, Any]) -> None:
     print(f"{result['hours'] * 60:.0f} minutes, {result['rate']} events/s, {sum(result['consumed'].values()):,} events")
     print(f"{'value':22} {'median':>10} {'highest':>10} {'per hour':>10} {'bound':>8}")
     for name, found in result["verdicts"].items():
-        word = "flat" if found["flat"] else "GROWS"
         print(f"{name:22} {found['median']:10.2f} {found['highest']:10.2f} {found['per_hour']:+10.2f} "
-              f"{found['bound']:8.1f}  {word}")  # fmt: skip
+              f"{found['bound']:8.1f}  {found['verdict']}")  # fmt: skip
     print("complete" if result["complete"] else f"NOT COMPLETE: {result['written']} written, {result['consumed']} read")
 
 
