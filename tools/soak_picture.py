@@ -61,7 +61,7 @@ def picture() -> str:
             f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" width="{width}" role="img">',
             f"<title>{title}</title><style>{STYLE}</style>",
             f'<text class="label" x="0" y="18">{title} '
-            '<tspan class="own" fill="#0969da">— Postgres</tspan> <tspan class="other" fill="#1a7f37">— MongoDB</tspan>'
+            '<tspan fill="#0969da">— Postgres</tspan> <tspan fill="#1a7f37">— MongoDB</tspan>'
             "</text>",
             *parts,
             "</svg>",

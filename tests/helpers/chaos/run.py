@@ -216,6 +216,8 @@ class ChaosRun:
             self.report.pipelines[pipeline.name] = summary
             if not verdict.ok:
                 wrong.append(f"{pipeline.name}: {verdict}")
+            if pipeline.ended_by_itself:
+                wrong.append(f"{pipeline.name}: the connector ended by itself: {pipeline.ended_by_itself}")
             if replayed != pipeline.replayed:
                 wrong.append(f"{pipeline.name}: {replayed} replayed records, expected {pipeline.replayed}")
         for projection in self.world.projections:
