@@ -25,22 +25,20 @@ def main() -> int:
     seed = given.seed or random.SystemRandom().randrange(1, 2**31)
     folder = Path(tempfile.mkdtemp(prefix="chaos-"))
     print(f"seed {seed}, {given.minutes:g} minutes; logs in {folder}", flush=True)
-    failure: BaseException | None = None
     with World(folder, seed) as world:
         run = ChaosRun(world, seed, given.minutes, lambda line: print(line, flush=True), limit=given.minutes * 60)
         print("\n".join(str(fault) for faults in run.chapters for fault in faults), flush=True)
         try:
             run.run()
-        except BaseException as error:  # noqa: BLE001 - reported below
-            failure = error
+        except BaseException as error:  # noqa: BLE001 - the report has it
             print(world.logs(), file=sys.stderr)
-        finally:
-            store(run.report, given.output)
-    show(run.report, given.output)
-    if failure is not None:
-        print(f"\nFAILED: {failure}\n\nThe same schedule again (times will differ): "
-              f"make chaos MINUTES={given.minutes:g} SEED={seed}")  # fmt: skip
-    return int(failure is not None)
+            print(
+                f"\nFAILED: {error}\n\nThe same schedule again (times will differ): "
+                f"make chaos MINUTES={given.minutes:g} SEED={seed}"
+            )
+        store(run.report, given.output)
+        show(run.report, given.output)
+    return int(bool(run.report.failure))
 
 
 def show(report: Report, output: Path) -> None:

@@ -7,8 +7,9 @@ letters, and keys that moved to another partition because their topic grew.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 
 from tailrace.testkit.oracle import (
     ConsumedRecord,
@@ -41,6 +42,7 @@ def check_pipeline(
     *,
     in_table: Collection[str],
     redriven: Collection[str],
+    growths: int = 0,
 ) -> OracleVerdict:
     """Returns the oracle's verdict. A redriven event must be dead-lettered once and published once."""
     events = [event._replace(valid=True) if event.id in redriven else event for event in written]
@@ -48,45 +50,47 @@ def check_pipeline(
     verdict = check_delivery(events, published.first, others, in_table=in_table)
     letters = Counter(record.id for record in dead_letters)
     verdict.misplaced += [event for event in redriven if letters[event] != 1]
-    verdict.out_of_order = out_of_order(events, published.first)
+    verdict.out_of_order = out_of_order(events, published.first, growths)
     verdict.duplicated += published.wrong_replays()
     return verdict
 
 
-def out_of_order(written: Iterable[WrittenEvent], published: Iterable[ConsumedRecord]) -> list[str]:
+def out_of_order(written: Iterable[WrittenEvent], published: Iterable[ConsumedRecord], growths: int = 0) -> list[str]:
     """Returns the events that follow a later event of their key.
 
-    A key that moved has its later events in another partition: the partitions follow each other and never alternate.
+    Each time the topic grows, a key may move to another partition, also to one where it was before. Between two
+    growths it stays: it moves at most `growths` times.
     """
-    numbers = {event.id: event.seq for event in written}
     wrong = []
-    for records in histories_by_key(published, numbers).values():
-        highest = 0
-        for record in records:
-            if numbers[record.id] < highest:
+    for records in by_key(written, published).values():
+        highest: dict[int, int] = {}
+        for seq, record in sorted(records, key=lambda each: each[1].offset):
+            if seq < highest.get(record.partition, 0):
                 wrong.append(record.id)
-            highest = max(highest, numbers[record.id])
+            highest[record.partition] = max(seq, highest.get(record.partition, 0))
+        moves = 0
+        for (_, before), (_, after) in pairwise(sorted(records, key=lambda each: each[0])):
+            moves += before.partition != after.partition
+            if moves > growths:
+                wrong.append(after.id)
     return wrong
 
 
-def histories_by_key(
-    published: Iterable[ConsumedRecord], numbers: Mapping[str, int]
-) -> dict[str, list[ConsumedRecord]]:
-    """Returns the records of each key: by partition in the order of their first event, then by offset."""
-    parts: dict[tuple[str, int], list[ConsumedRecord]] = {}
-    for record in sorted(published, key=lambda each: (each.partition, each.offset)):
+def by_key(
+    written: Iterable[WrittenEvent], published: Iterable[ConsumedRecord]
+) -> dict[str, list[tuple[int, ConsumedRecord]]]:
+    """Returns the records of each key with the numbers of their events."""
+    numbers = {event.id: event.seq for event in written}
+    found: dict[str, list[tuple[int, ConsumedRecord]]] = {}
+    for record in published:
         if record.id in numbers:
-            parts.setdefault((record.key, record.partition), []).append(record)
-    found: dict[str, list[ConsumedRecord]] = {}
-    for (key, _), records in sorted(parts.items(), key=lambda part: numbers[part[1][0].id]):
-        found.setdefault(key, []).extend(records)
+            found.setdefault(record.key, []).append((numbers[record.id], record))
     return found
 
 
 def expected_histories(written: Iterable[WrittenEvent], published: Iterable[ConsumedRecord]) -> Histories:
-    """Returns the ids of each key as a projection of the topic has applied them."""
-    numbers = {event.id: event.seq for event in written}
+    """Returns the ids of each key as a projection of the topic has applied them, which is the order of the writer."""
     return {
-        key: list(dict.fromkeys(record.id for record in records))
-        for key, records in histories_by_key(published, numbers).items()
+        key: list(dict.fromkeys(record.id for _, record in sorted(records, key=lambda each: each[0])))
+        for key, records in by_key(written, published).items()
     }

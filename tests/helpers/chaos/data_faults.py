@@ -238,6 +238,7 @@ def grow_topic(world: World, fault: PlannedFault) -> str:
         lambda: len(admin.list_topics(topic, timeout=20).topics[topic].partitions) == count + 1,
         60, what="the new partition",
     )  # fmt: skip
+    pipeline.growths += 1
     assert pipeline.current.stop(120) == 0, pipeline.current.log[-3000:]
     pipeline.start()
     pipeline.await_ready()

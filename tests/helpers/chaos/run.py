@@ -216,6 +216,7 @@ class ChaosRun:
             self.report.pipelines[pipeline.name] = summary
             if not verdict.ok:
                 wrong.append(f"{pipeline.name}: {verdict}")
+            wrong += [f"{pipeline.name}: a writer has ended: {each.error!r}" for each in pipeline.failed_writers]
             if pipeline.ended_by_itself:
                 wrong.append(f"{pipeline.name}: the connector ended by itself: {pipeline.ended_by_itself}")
             if replayed != pipeline.replayed:
@@ -264,7 +265,7 @@ class Readers:
     def verdict(self, pipeline: Pipeline) -> OracleVerdict:
         return check_pipeline(
             pipeline.written, self.published(pipeline), dead_lettered(self._letters[pipeline.name].more()),
-            in_table=pipeline.seen_in_outbox, redriven=pipeline.redriven,
+            in_table=pipeline.seen_in_outbox, redriven=pipeline.redriven, growths=pipeline.growths,
         )  # fmt: skip
 
     def projected(self, projection: ProjectionApp, pipeline: Pipeline) -> ProjectionComparison:

@@ -153,6 +153,8 @@ class Pipeline(Target):
         self.redriven: set[str] = set()
         self.replayed = 0
         """How many records replays said that they published."""
+        self.growths = 0
+        """How often the topic got another partition."""
         self.seen_in_outbox: set[str] = set()
         for number in range(WRITERS):
             writer = service.writer(seed=seed * 10 + number, mix=Mix(rollback=0.15, invalid=0.03, savepoint=0.2))
@@ -164,6 +166,10 @@ class Pipeline(Target):
     @property
     def written(self) -> list[WrittenEvent]:
         return [*(event for writer in self.service.writers for event in list(writer.written)), *self.single]
+
+    @property
+    def failed_writers(self) -> list[WorkloadWriter]:
+        return [writer for writer in self.service.writers if writer.error is not None]
 
     def known_committed(self) -> list[WrittenEvent]:
         """Returns the events of the writers that are certainly committed, those of each writer in order."""

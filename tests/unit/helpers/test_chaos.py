@@ -44,17 +44,19 @@ def test_faults_are_in_order_and_inside_of_their_chapter() -> None:
 
 
 @pytest.mark.parametrize(
-    ("records", "wrong"),
+    ("records", "growths", "wrong"),
     [
-        ([record("a", 0), record("b", 1), record("c", 2)], []),
-        ([record("a", 0), record("c", 1), record("b", 2)], ["b"]),
-        ([record("a", 5, partition=1), record("b", 0), record("c", 1)], []),
-        ([record("a", 0), record("c", 1), record("b", 0, partition=1)], ["b"]),
+        ([record("a", 0), record("b", 1), record("c", 2)], 0, []),
+        ([record("a", 0), record("c", 1), record("b", 2)], 0, ["b"]),
+        ([record("a", 5, partition=1), record("b", 0), record("c", 1)], 1, []),
+        ([record("a", 0), record("b", 0, partition=1), record("c", 1)], 2, []),
+        ([record("a", 5, partition=1), record("b", 0), record("c", 1)], 0, ["b", "c"]),
+        ([record("a", 0), record("b", 0, partition=1), record("c", 1)], 1, ["c"]),
     ],
-    ids=["in order", "overtaken", "moved", "moved while the old partition went on"],
+    ids=["in order", "overtaken", "moved", "moved and back", "moved without growth", "back without growth"],
 )
-def test_the_order_of_a_key(records: list[ConsumedRecord], wrong: list[str]) -> None:
-    assert out_of_order(EVENTS, records) == wrong
+def test_the_order_of_a_key(records: list[ConsumedRecord], growths: int, wrong: list[str]) -> None:
+    assert out_of_order(EVENTS, records, growths) == wrong
 
 
 def test_a_projection_applies_a_moved_key_in_the_order_of_its_events() -> None:

@@ -28,6 +28,8 @@ COMMIT_SECONDS = 20.0
 """How long a commit without an answer is repeated."""
 UNKNOWN_RESULT = "UnknownTransactionCommitResult"
 TRANSIENT = "TransientTransactionError"
+NO_SESSIONS = "Sessions are not supported"
+"""The driver's error while a server that has just started does not know its replica set yet."""
 
 Document = dict[str, Any]
 
@@ -96,6 +98,7 @@ class UsersWriter(WorkloadWriter):
             return False
         return (
             isinstance(error, ConnectionFailure)
+            or NO_SESSIONS in str(error)
             or error.has_error_label(TRANSIENT)
             or error.has_error_label(UNKNOWN_RESULT)
         )
