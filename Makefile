@@ -13,7 +13,7 @@ JOBS   ?= 10
 TREE   := -e ./distributions/outbox -e '.[dev]'
 
 .DEFAULT_GOAL := help
-.PHONY: help demo examples test test-slow test-oldest test-all faults mutants check format docs manifests tutorial compose-test bench clean
+.PHONY: help demo examples test test-slow test-oldest test-all faults chaos soak mutants check format docs manifests tutorial compose-test bench clean
 
 help: ## Show this help
 	@awk 'BEGIN {FS = ":.*## "; print "Tailrace: outbox tables to Kafka, exactly once and in order.\n"} \
@@ -77,6 +77,16 @@ test-all: test test-slow test-oldest ## Run all of these tests
 
 faults: $(COMPILED) ## Run the fault matrix and print a verdict for each fault; ROWS=44,45 for a part
 	@$(BIN)/python -m tools.faults --jobs $(JOBS) --rows "$(ROWS)"
+
+MINUTES ?= 2
+SEED    ?= 0
+HOURS   ?= 2
+
+chaos: $(COMPILED) ## Random faults over both databases and projections, and the verdict; MINUTES=30 SEED=7 repeats a schedule
+	@PYTHONPATH=tests $(BIN)/python -m helpers.chaos --minutes $(MINUTES) --seed $(SEED)
+
+soak: $(FETCHED) ## 2,000 events/s on both databases for HOURS: memory, files, lag and log must stay flat
+	@$(BIN)/python -m benchmarks.soak --hours $(HOURS)
 
 mutants: $(COMPILED) ## Break a rule of the connector or of projections on purpose: the tests must notice each of them
 	@$(PYTEST) -v -n $(JOBS) --dist load tests/faults/test_mutations.py tests/faults/test_mongo_mutations.py \

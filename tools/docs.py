@@ -4,7 +4,16 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from tools import benchmarks_page, cli_page, configuration_page, doctor_page, errors_page, faults_page, metrics_page
+from tools import (
+    benchmarks_page,
+    cli_page,
+    configuration_page,
+    doctor_page,
+    errors_page,
+    faults_page,
+    metrics_page,
+    soak_picture,
+)
 
 DOCS = Path(__file__).parents[1] / "docs"
 
@@ -20,6 +29,7 @@ def pages() -> dict[str, str]:
         "errors.md": errors_page.page(),
         "faults.md": faults_page.page(),
         "metrics.md": metrics_page.page(),
+        **({"soak.svg": picture} if (picture := soak_picture.picture()) else {}),
     }
 
 

@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import cast
 
 import pytest
 
 from helpers.broken_kafka import HASTY, Hesitation
-from helpers.proxied_connection import Direction
 from helpers.service import Connector
 from helpers.shop import Shop, close_shop, open_shop
-from helpers.tcp_proxy import TcpProxy
 from helpers.tiers import mostly_slow
+from tailrace.testkit.proxied_connection import Direction
 from tailrace.testkit.stack import KafkaBroker, KafkaCluster, PostgresServer, ServerChoice, wait_until
 from tailrace.testkit.stack.kafka import ClusterMember
+from tailrace.testkit.tcp_proxy import TcpProxy
 from tailrace.testkit.topic_reader import read_all
 from tailrace.testkit.workload.orders import Mix
 
@@ -61,12 +61,16 @@ def complete(shop: Shop, connector: Connector) -> None:
 
 
 @pytest.mark.slow
-def test_brokers_are_killed_one_after_another(shop: Shop, cluster: KafkaCluster) -> None:
+@pytest.mark.parametrize("end", [KafkaBroker.kill, KafkaBroker.stop], ids=["killed", "rolling restart"])
+def test_brokers_are_killed_one_after_another(
+    shop: Shop, cluster: KafkaCluster, end: Callable[[KafkaBroker], None]
+) -> None:
     connector = shop.start()
     shop.writer(mix=MIX).start(rate=20)
     batches(shop, 5)
     for member in cluster.members:
-        member.kill()
+        end(member)
+        assert not member.running
         batches(shop, 5)
         member.start()
         wait_until(lambda: in_sync(cluster, shop.topic), 120, what="the broker to catch up")

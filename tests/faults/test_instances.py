@@ -18,10 +18,10 @@ from psycopg.conninfo import conninfo_to_dict, make_conninfo
 from helpers.broken_kafka import HASTY, IMPATIENT, sleeping
 from helpers.second_instance import publishes
 from helpers.shop import Connector, Shop, close_shop, open_shop
-from helpers.tcp_proxy import TcpProxy
 from helpers.tiers import mostly_slow
 from tailrace.kafka.publisher import COMMIT_TIMEOUT
 from tailrace.testkit.stack import KafkaBroker, PostgresServer, ServerChoice, wait_until
+from tailrace.testkit.tcp_proxy import TcpProxy
 from tailrace.testkit.workload.orders import Mix
 
 

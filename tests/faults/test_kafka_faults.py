@@ -9,9 +9,9 @@ import pytest
 
 from helpers.broken_kafka import HASTY, IMPATIENT, Hesitation, read_only
 from helpers.shop import Shop, close_shop, open_shop
-from helpers.tcp_proxy import TcpProxy
 from tailrace.kafka.publisher import COMMIT_TIMEOUT
 from tailrace.testkit.stack import KafkaBroker, PostgresServer, ServerChoice, wait_until
+from tailrace.testkit.tcp_proxy import TcpProxy
 from tailrace.testkit.workload.orders import Mix
 
 

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 from bson import ObjectId
 
-from helpers.tcp_proxy import TcpProxy
 from helpers.users import Users, close_users, open_users
 from tailrace.testkit.stack import KafkaBroker, MongoServer, ServerChoice, wait_until
+from tailrace.testkit.tcp_proxy import TcpProxy
 from tailrace.testkit.topic_reader import header, read_all
 
 

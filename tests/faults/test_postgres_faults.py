@@ -12,9 +12,9 @@ import pytest
 from psycopg.conninfo import make_conninfo
 
 from helpers.shop import Connector, Shop, close_shop, open_shop
-from helpers.tcp_proxy import TcpProxy
 from helpers.tiers import mostly_slow
 from tailrace.testkit.stack import KafkaBroker, PostgresServer, ServerChoice, wait_until
+from tailrace.testkit.tcp_proxy import TcpProxy
 from tailrace.testkit.workload.orders import Mix
 
 LINK_TIMEOUT = 2

@@ -70,6 +70,10 @@ def test_a_group_that_keeps_rebalancing(projected: Projected) -> None:
     projected.caught_up(180)
     some_events(projected, chance, 30)
     projected.caught_up()
+    # The partitions did move: many workers had some, and the first did not keep all of them.
+    readers = [worker for worker in projected.workers if '"reading"' in worker.log]
+    assert len(readers) > 3, [worker.log for worker in projected.workers]
+    assert projected.workers[0].log.count('"reading"') > 1, projected.workers[0].log
 
 
 def test_a_worker_that_was_suspended_while_another_took_over(projected: Projected) -> None:

@@ -9,13 +9,13 @@ from collections.abc import Iterator
 import pytest
 
 from helpers.registry import ORDER, SLACK, ProxiedRegistry, compile_fetched, event, fails_within, proxied_registry
-from helpers.tcp_proxy import Direction
 from tailrace.errors import Reason, Rejected
 from tailrace.schema_versions import Version
 from tailrace.schemas.registry.cache import RegistrySchemas
 from tailrace.schemas.registry.client import RegistryClient, RegistryOptions
 from tailrace.schemas.validation import PayloadValidator
 from tailrace.testkit.stack import RegistryServer, wait_until
+from tailrace.testkit.tcp_proxy import Direction
 
 
 @pytest.fixture

@@ -15,10 +15,10 @@ from urllib.parse import urlsplit
 import pytest
 
 from helpers.shop import SCHEMA, Shop
-from helpers.tcp_proxy import TcpProxy
 from tailrace.cli import main
 from tailrace.schemas.registry.client import RegistryClient, RegistryOptions
 from tailrace.testkit.stack import RegistryServer, wait_until
+from tailrace.testkit.tcp_proxy import TcpProxy
 from tailrace.testkit.topic_reader import read_all
 
 

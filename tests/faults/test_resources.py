@@ -13,8 +13,8 @@ from confluent_kafka import KafkaException
 from psycopg.conninfo import make_conninfo
 
 from helpers.shop import Connector, Shop, close_shop, open_shop
-from helpers.tcp_proxy import TcpProxy
 from tailrace.testkit.stack import KafkaBroker, PostgresServer, ServerChoice, wait_until
+from tailrace.testkit.tcp_proxy import TcpProxy
 from tailrace.testkit.topic_reader import header, read_all
 from tailrace.testkit.workload.orders import Mix
 

@@ -17,6 +17,8 @@ LONG = (
     "test_deploy_image.py",
     "test_worker_kills.py",
     "test_kill_loop.py",
+    "test_chaos.py",
+    "test_drill.py",
     "test_demo.py",
     "test_examples.py",
     "test_archive.py",

@@ -16,13 +16,13 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from helpers.tcp_proxy import TcpProxy
 from tailrace.errors import Action, RegistryUnavailable
 from tailrace.event import OutboxEvent
 from tailrace.schemas.compiled import CompiledSchema
 from tailrace.schemas.json_schema import CompiledJsonSchema
 from tailrace.schemas.registry.client import FetchedSchema, RegistryClient, RegistryOptions
 from tailrace.testkit.stack import RegistryServer
+from tailrace.testkit.tcp_proxy import TcpProxy
 
 ORDER = {"type": "object", "properties": {"id": {"type": "integer"}}, "required": ["id"]}
 SECRET = "hunter2-xyz"

@@ -11,11 +11,11 @@ from typing import Any
 from psycopg.conninfo import make_conninfo
 
 from helpers.shop import Shop, open_shop
-from helpers.tcp_proxy import TcpProxy
 from tailrace.testkit.stack import KafkaBroker, PostgresServer, ServerChoice, wait_until
 from tailrace.testkit.stack.paths import new_folder, new_run_dir, unprivileged
 from tailrace.testkit.stack.postgres import ENVIRONMENT
 from tailrace.testkit.stack.process import LocalProcess
+from tailrace.testkit.tcp_proxy import TcpProxy
 
 
 class Standby(PostgresServer):

@@ -10,10 +10,10 @@ import pytest
 
 from helpers.store_contract import StoreContract
 from helpers.store_scenarios import Stores
-from helpers.tcp_proxy import TcpProxy
 from tailrace.projections.mongo.effects import MongoEffects
 from tailrace.projections.mongo.store import MongoStore
 from tailrace.testkit.stack import MongoServer, ServerChoice
+from tailrace.testkit.tcp_proxy import TcpProxy
 
 
 class MongoStores:

@@ -19,7 +19,6 @@ import pytest
 from confluent_kafka import Producer
 
 from helpers.store_scenarios import in_loop
-from helpers.tcp_proxy import TcpProxy
 from tailrace.cli import main
 from tailrace.codegen.models.source_text import models_source
 from tailrace.errors import ConfigError, Reason, RegistryUnavailable
@@ -35,6 +34,7 @@ from tailrace.schemas.registry.client import RegistryClient, RegistryOptions
 from tailrace.schemas.registry.register import compare, identified, register
 from tailrace.schemas.validation import PayloadValidator
 from tailrace.testkit.stack import KafkaBroker, RegistryServer, wait_until
+from tailrace.testkit.tcp_proxy import TcpProxy
 from tailrace.testkit.topic_reader import read_all
 
 ROOT = Path(__file__).parents[2]

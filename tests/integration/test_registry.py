@@ -19,7 +19,6 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from helpers.tcp_proxy import Direction, TcpProxy
 from tailrace.errors import RegistryRefused, SchemaError
 from tailrace.schema_versions import Version
 from tailrace.schemas.compiled import CompiledSchema, Reference, SchemaSet
@@ -33,6 +32,7 @@ from tailrace.testkit.stack import RegistryServer, ServerChoice, StackError, wai
 from tailrace.testkit.stack.ports import free_port
 from tailrace.testkit.stack.process import descendants
 from tailrace.testkit.stack.registry import ARCHIVE, VARIABLE, VERSION, application
+from tailrace.testkit.tcp_proxy import Direction, TcpProxy
 
 ORDER = {"type": "object", "properties": {"id": {"type": "integer"}}, "required": ["id"]}
 WIDER = {"type": "object", "properties": {"id": {"type": "integer"}, "note": {"type": "string"}}, "required": ["id"]}

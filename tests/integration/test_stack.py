@@ -28,7 +28,6 @@ from confluent_kafka.admin import (
 )
 
 from helpers.stack import is_dead
-from helpers.tcp_proxy import TcpProxy
 from helpers.tiers import mostly_slow
 from tailrace.testkit.stack import (
     KafkaBroker,
@@ -42,6 +41,7 @@ from tailrace.testkit.stack import (
 )
 from tailrace.testkit.stack.paths import unprivileged
 from tailrace.testkit.stack.ports import HOST, free_port
+from tailrace.testkit.tcp_proxy import TcpProxy
 
 pytest_plugins = ["helpers.stack"]
 

@@ -17,7 +17,6 @@ from pymongo import MongoClient, WriteConcern
 from pymongo.errors import AutoReconnect, OperationFailure, PyMongoError, ServerSelectionTimeoutError
 
 from helpers.stack import is_dead
-from helpers.tcp_proxy import TcpProxy
 from tailrace.testkit.stack import (
     MongoReplicaSet,
     MongoServer,
@@ -28,6 +27,7 @@ from tailrace.testkit.stack import (
     wait_until,
 )
 from tailrace.testkit.stack.ports import HOST, free_port
+from tailrace.testkit.tcp_proxy import TcpProxy
 
 pytest_plugins = ["helpers.stack"]
 

@@ -59,6 +59,10 @@ COMMANDS = {
         "Create the files of a first pipeline: settings, schema, routing rule, SQL.",
     ),
     "import": ("tailrace.cli.import_", "Take over from Debezium: settings, offset, and a comparison before it."),
+    "drill": (
+        "tailrace.cli.drill",
+        "Break a staging pipeline's connections on purpose, with events of its own, and check the result.",
+    ),
     "demo": ("tailrace.cli.demo", "Run a demonstration with local servers."),
     "stack": ("tailrace.cli.stack", "Start and stop local Postgres, MongoDB and Kafka servers."),
 }

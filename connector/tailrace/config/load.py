@@ -41,13 +41,22 @@ PIPELINE_FILE = ExpectedContent(
 def load_pipeline(path: Path | str, environ: Mapping[str, str] | None = None) -> PipelineSettings:
     """Loads and validates a pipeline's file. ConfigError lists every problem with its line and remedy."""
     file, environ = Path(path), os.environ if environ is None else environ
-    document = read_document(file, PIPELINE_FILE)
-    _fill_empty_sections(document.data)
-    origins, problems = _override(document, environ)
+    document, origins, problems = _read(file, environ)
     pipeline, invalid = validate_settings(document.data, file.absolute().parent, environ, problems)
     if pipeline is None:
         raise config_error(file, invalid, document.lines, origins) from None
     return pipeline
+
+
+def read_settings(path: Path | str, environ: Mapping[str, str] | None = None) -> dict[str, Any]:
+    """Returns the settings of a file with those of the environment, not validated, and with unresolved references."""
+    return _read(Path(path), os.environ if environ is None else environ)[0].data
+
+
+def _read(file: Path, environ: Mapping[str, str]) -> tuple[YamlDocument, dict[KeyPath, str], list[SettingProblem]]:
+    document = read_document(file, PIPELINE_FILE)
+    _fill_empty_sections(document.data)
+    return document, *_override(document, environ)
 
 
 def validate_settings(

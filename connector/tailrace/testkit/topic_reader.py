@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from confluent_kafka import Message
 
 from tailrace.errors import TailraceError
-from tailrace.kafka.client import KafkaOptions
+from tailrace.kafka.client import KafkaOptions, Setting
 from tailrace.kafka.reader import OffsetRange, Partition, RangeReader
 from tailrace.positions.base import Position, from_stored
 from tailrace.testkit.oracle import ConsumedRecord
@@ -27,12 +27,19 @@ class RecordReader:
     """
 
     def __init__(
-        self, bootstrap: str, topics: Iterable[str], *, isolation: str = "read_committed", include_open: bool = False
+        self,
+        bootstrap: str,
+        topics: Iterable[str],
+        *,
+        isolation: str = "read_committed",
+        include_open: bool = False,
+        settings: Mapping[str, Setting] | None = None,
     ) -> None:
+        """`settings` are those of librdkafka, such as a login."""
         self._topics = [*topics]
         self._include_open = include_open
         self._reader = RangeReader(
-            KafkaOptions(bootstrap, "testkit", settings={"log_level": 0}),
+            KafkaOptions(bootstrap, "testkit", settings={**(settings or {}), "log_level": 0}),
             "records",
             committed=isolation == "read_committed",
             stall_seconds=READ_TIMEOUT,
@@ -105,7 +112,11 @@ def header(message: Message, name: str) -> str:
 
 def stored_positions(bootstrap: str, pipeline: str, offsets_topic: str = "tailrace-offsets") -> list[Position]:
     """Every position still on the offsets topic for `pipeline`, in the order it was stored."""
-    messages = read_all(bootstrap, [offsets_topic])
+    return positions_of(read_all(bootstrap, [offsets_topic]), pipeline)
+
+
+def positions_of(messages: Iterable[Message], pipeline: str) -> list[Position]:
+    """Returns the positions of a pipeline among the records of an offsets topic."""
     return [
         from_stored(json.loads(message.value() or b""))
         for message in messages

@@ -22,7 +22,7 @@ CREATE TABLE IF NOT EXISTS outbox (
 """
 
 _INSERT = """
-INSERT INTO outbox (id, aggregatetype, aggregateid, type, payload, traceparent) VALUES (%s, 'order', %s, %s, %s, %s)
+INSERT INTO {table} (id, aggregatetype, aggregateid, type, payload, traceparent) VALUES (%s, 'order', %s, %s, %s, %s)
 """
 
 
@@ -31,9 +31,21 @@ class OrdersWriter(WorkloadWriter):
 
     ENTITY = "order"
 
-    def __init__(self, dsn: str, *, seed: int = 0, keys: int = 20, mix: Mix | None = None) -> None:
+    def __init__(
+        self,
+        dsn: str,
+        *,
+        table: str = "outbox",
+        entities: bool = True,
+        seed: int = 0,
+        keys: int = 20,
+        mix: Mix | None = None,
+    ) -> None:
+        """`table` is the outbox as it is written in SQL; without `entities`, only events are written."""
         super().__init__(seed=seed, keys=keys, mix=mix)
         self._dsn = dsn
+        self._insert = _INSERT.format(table=table)
+        self._entities = entities
         self._connection: psycopg.Connection | None = None
 
     def _begin(self) -> None:
@@ -50,12 +62,13 @@ class OrdersWriter(WorkloadWriter):
         inside = self._random.random() < self._mix.savepoint
         if inside:
             connection.execute("SAVEPOINT part")
-        connection.execute(
-            "INSERT INTO orders VALUES (%s, 0, %s) ON CONFLICT (id) DO UPDATE SET revision = excluded.revision",
-            (event.key, event.seq),
-        )
+        if self._entities:
+            connection.execute(
+                "INSERT INTO orders VALUES (%s, 0, %s) ON CONFLICT (id) DO UPDATE SET revision = excluded.revision",
+                (event.key, event.seq),
+            )
         kind = "OrderPlaced" if event.seq == 1 else "OrderChanged"
-        connection.execute(_INSERT, (event.id, event.key, kind, json.dumps(payload), traceparent))
+        connection.execute(self._insert, (event.id, event.key, kind, json.dumps(payload), traceparent))
         if inside:
             connection.execute("RELEASE part")
 

@@ -28,6 +28,8 @@ COMMIT_SECONDS = 20.0
 """How long a commit without an answer is repeated."""
 UNKNOWN_RESULT = "UnknownTransactionCommitResult"
 TRANSIENT = "TransientTransactionError"
+NO_SESSIONS = "Sessions are not supported"
+"""The driver's error while a server that has just started does not know its replica set yet."""
 
 Document = dict[str, Any]
 
@@ -51,15 +53,17 @@ class UsersWriter(WorkloadWriter):
         *,
         collections: Sequence[str] = (OUTBOX,),
         topic: str = TOPIC,
+        entities: bool = True,
         seed: int = 0,
         keys: int = 20,
         mix: Mix | None = None,
     ) -> None:
-        """`topic` is the value of the documents' field `topic`."""
+        """`topic` is the value of the documents' field `topic`. Without `entities`, only events are written."""
         super().__init__(seed=seed, keys=keys, mix=mix)
         self._uri = uri
         self._database = database
         self._topic = topic
+        self._entities = entities
         self._outbox = {key: collections[number % len(collections)] for number, key in enumerate(self._keys)}
         self._client: MongoClient[Document] | None = None
         self._session: ClientSession | None = None
@@ -70,9 +74,10 @@ class UsersWriter(WorkloadWriter):
     def _write(self, event: WorkloadEvent) -> None:
         session = self._in_session()
         database = session.client[self._database]
-        database[ENTITIES].update_one(
-            {"_id": event.key}, {"$set": {"revision": event.seq}}, upsert=True, session=session
-        )
+        if self._entities:
+            database[ENTITIES].update_one(
+                {"_id": event.key}, {"$set": {"revision": event.seq}}, upsert=True, session=session
+            )
         document = outbox_document(event, topic=self._topic, at=datetime.now(UTC))
         database[self._outbox[event.key]].insert_one(document, session=session)
 
@@ -93,6 +98,7 @@ class UsersWriter(WorkloadWriter):
             return False
         return (
             isinstance(error, ConnectionFailure)
+            or NO_SESSIONS in str(error)
             or error.has_error_label(TRANSIENT)
             or error.has_error_label(UNKNOWN_RESULT)
         )

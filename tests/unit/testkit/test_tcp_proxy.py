@@ -9,9 +9,9 @@ from collections.abc import Iterator
 
 import pytest
 
-from helpers.tcp_proxy import Direction, TcpProxy
 from tailrace.testkit.stack import StackError, wait_until
 from tailrace.testkit.stack.ports import HOST
+from tailrace.testkit.tcp_proxy import Direction, TcpProxy
 
 SILENCE = 0.15  # after this time without a byte, nothing is expected to arrive
 

@@ -18,7 +18,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import Self
 
-from helpers.proxied_connection import Direction, Flow, ProxiedConnection
+from tailrace.testkit.proxied_connection import Direction, Flow, ProxiedConnection
 from tailrace.testkit.stack.ports import HOST, can_bind, free_port
 from tailrace.testkit.stack.waiting import StackError
 
@@ -224,6 +224,8 @@ class TcpProxy:
             pair.connected()
             return
         way = pair.way_to(sock)
+        if self._modes[way] is not Flow.FORWARD:
+            return  # changed since the socket was polled
         limit = self._cut_at[way] - self._moved[way] if way in self._cut_at else None
         if self._rate is not None:
             # Small portions make a steady trickle instead of rare bursts.
