@@ -144,7 +144,8 @@ class Supervisor:
                 self._log.of("tailrace.kafka").warning("topic limits", what=changed.what, why=changed.why)
             except TailraceError as ended:
                 self.metrics.attempt_failed(ended)
-                left = self._recovered_or(self._wiring.diagnosed(ended))
+                left = self._unless_replaced(self._wiring.diagnosed(ended))
+                left = left and self._recovered_or(left)
                 if left is None:
                     continue
                 if left.action is not Action.RETRY and not self._still_ours(left):
@@ -279,6 +280,21 @@ class Supervisor:
         finally:
             if self._ownership.taken:
                 self._standby.end(keep_watch=watch is not None)
+
+    def _unless_replaced(self, error: TailraceError) -> TailraceError | None:
+        """Returns Fenced for an error that may be the work of an instance that has taken over; None if that has ended.
+
+        An instance that is suspended while it starts may find a slot that its successor has created or moved.
+        """
+        if error.action is Action.RETRY or isinstance(error, Fenced) or not self._ownership.taken:
+            return error
+        try:
+            self._step_aside()
+        except Fenced as fenced:
+            return fenced
+        except TailraceError:
+            return error
+        return error if self._ownership.taken else None
 
     def _recovered_or(self, error: TailraceError) -> TailraceError | None:
         """Tries a recovery; returns None if it succeeded, else the error to handle.
