@@ -57,6 +57,7 @@ class Stored:
     timestamp: int
     transaction: Transaction | None
     is_marker: bool = False
+    writer: str = ""
 
 
 @dataclass(slots=True)
@@ -115,12 +116,12 @@ class Broker:
             known.transaction = opened = Transaction(self._numbers, owner)
             self._simulation.at(self._timeout, lambda: self._expire(known, opened))
         for record in records:
-            self._store(record, known.transaction)
+            self._store(record, known.transaction, owner)
 
-    def append_plain(self, records: list[tuple[Any, ...]]) -> None:
+    def append_plain(self, records: list[tuple[Any, ...]], owner: str) -> None:
         """Produce outside a transaction."""
         for record in records:
-            self._store(record, None)
+            self._store(record, None, owner)
 
     def end(self, name: str, epoch: int, kind: str) -> None:
         """EndTxn: COMMITTED or ABORTED."""
@@ -190,13 +191,13 @@ class Broker:
 
         self._simulation.at(self._simulation.delay(0.003), mark)
 
-    def _store(self, record: tuple[Any, ...], transaction: Transaction | None) -> None:
+    def _store(self, record: tuple[Any, ...], transaction: Transaction | None, writer: str) -> None:
         topic, value, key, timestamp, headers = record
         self.create(topic, self._default_partitions)
         logs = self.topics[topic]
         number = zlib.crc32(key or b"") % len(logs)
         log = logs[number]
-        stored = Stored(topic, number, len(log), key, value, headers, timestamp, transaction)
+        stored = Stored(topic, number, len(log), key, value, headers, timestamp, transaction, writer=writer)
         log.append(stored)
         if transaction is not None:
             transaction.records.append(stored)

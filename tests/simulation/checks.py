@@ -43,11 +43,33 @@ class Oracle:
     committed: int = 0
     """Transactions that were committed."""
     rolled_back: Callable[[], set[str]] = field(default=lambda: set())
+    owners: list[str] = field(default_factory=list)
+    """The processes that have taken ownership, in this order."""
+    returned: set[str] = field(default_factory=set)
+    """Processes that have published again after a later owner."""
+    newest: int = -1
+    """The latest owner that has published."""
+    last: str = ""
+
+    def appended(self, record: Stored) -> None:
+        """Notes who takes ownership."""
+        if record.topic == OFFSETS and record.key == PIPELINE + b"/claim":
+            self.owners.append(record.writer)
 
     def decided(self, transaction: Transaction) -> None:
         """Checks a transaction when the coordinator decides it."""
         if transaction.state == COMMITTED:
+            self._check_owner(transaction.owner)
             self._check(transaction.records, f"transaction {transaction.number} of {transaction.owner}")
+
+    def _check_owner(self, owner: str) -> None:
+        """An instance that was replaced may fence its successor once, by a retry that began before; not twice (I11)."""
+        age = max((at for at, each in enumerate(self.owners) if each == owner), default=-1)
+        if age < self.newest and owner != self.last:
+            if owner in self.returned:
+                raise InvariantBroken(f"I11: {owner} publishes again and again, although {self.owners[-1]} has taken over")
+            self.returned.add(owner)
+        self.newest, self.last = max(self.newest, age), owner
 
     def _check(self, records: list[Stored], what: str) -> None:
         positions = [each for each in records if each.topic == OFFSETS and each.key == PIPELINE]
@@ -78,7 +100,7 @@ class Oracle:
 
     def finished(self) -> bool:
         """Whether all committed rows are published."""
-        return self.covered == len(self.source.committed_rows())
+        return self.stored is not None and self.covered == len(self.source.committed_rows())
 
     def check_end(self) -> None:
         """Checks what a reader of committed records sees at the end."""

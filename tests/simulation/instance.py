@@ -6,6 +6,7 @@ use them), the queries about the publication, and the writers of side informatio
 
 from __future__ import annotations
 
+import json
 import logging
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
@@ -21,13 +22,6 @@ import tailrace.kafka.reader
 import tailrace.kafka.rejected_records
 import tailrace.pipeline.loop
 import tailrace.pipeline.processor
-import tailrace.sources.postgres.feedback
-import tailrace.sources.postgres.options
-import tailrace.sources.postgres.probes
-import tailrace.sources.postgres.publication
-import tailrace.sources.postgres.session
-import tailrace.sources.postgres.source
-import tailrace.sources.postgres.unpublished_rows
 import tailrace.state.offsets
 import tailrace.state.owner_watch
 import tailrace.state.ownership
@@ -37,29 +31,23 @@ import tailrace.worker.outage
 import tailrace.worker.standby
 import tailrace.worker.supervisor
 from simulation.kafka_client import KafkaClients
-from simulation.network import Network
-from simulation.postgres import PostgresServer
-from simulation.postgres_client import PgSession
 from simulation.scheduler import Process, Simulation, Task, getcurrent
-from simulation.stdlib import Wakeup, simulated_select, simulated_threading, simulated_time
+from simulation.stdlib import Wakeup, simulated_threading, simulated_time
 from tailrace.config.model import PipelineSettings
 from tailrace.errors import Reason, Rejected
 from tailrace.event import OutboxEvent
 from tailrace.kafka.publisher import Publisher
 from tailrace.kafka.topic_limits import TopicLimits
-from tailrace.sources.postgres.publication import Published
 from tailrace.state.stored_state import StoredState
 from tailrace.worker.metrics import PipelineMetrics
 from tailrace.worker.supervisor import Supervisor
 from tailrace.worker.wiring import Wiring, wire
 
-tailrace_ = tailrace
 BATCH_RECORDS = 4
 """Small, so that transactions are cut."""
 TOPIC, LETTERS, OFFSETS = "order-events", "p-dead-letters", "tailrace-offsets"
 SETTINGS = {
     "pipeline": "p",
-    "source": {"postgres": "postgresql://u@db/shop", "table": "public.outbox", "start": "now", "slot": "shop"},
     "kafka": {"bootstrap": "kafka:9092", "offsets_topic": OFFSETS, "dead_letter_topic": LETTERS},
     "topics": {"template": TOPIC},
     "limits": {"batch_records": BATCH_RECORDS},
@@ -85,6 +73,19 @@ class Topics:
     def learn(self, _topics: Any) -> None: ...
 
 
+class Admin:
+    """A stand-in for the admin client."""
+
+    def __init__(self, clients: KafkaClients) -> None:
+        self._clients = clients
+
+    def list_topics(self, topic: str | None = None, timeout: float = -1) -> Any:
+        return self._clients.consumer({}).list_topics(topic, timeout)
+
+    def create(self, topic: str) -> None:
+        self._clients.broker.create(topic, 1)
+
+
 class Quiet:
     """A stand-in for writers of side information: every method does nothing."""
 
@@ -98,12 +99,10 @@ class SimulatedWiring(Wiring):
     __slots__ = ()
 
     def publisher(self, admin: Any, wakeup: Any, alert: Any, *_: Any, **options: Any) -> Publisher:
+        admin.create(LETTERS)
         options["positions"] = options.pop("stored", None) or StoredState(self.kafka)
         topics: Any = Topics()
         return Publisher(self.kafka, topics, wakeup=wakeup, **options)
-
-    def admin(self) -> Any:
-        return None
 
     def parking(self, admin: Any) -> None:
         return None
@@ -140,24 +139,25 @@ def _validate(event: OutboxEvent, _topic: str) -> tuple[None, None]:
     return None, None
 
 
-def make_supervisor(simulation: Simulation) -> Supervisor:
+def make_supervisor(simulation: Simulation, source: dict[str, Any]) -> Supervisor:
     """A new process of the pipeline; call it in a task of the process."""
-    parts = {name: getattr(_wired(), name) for name in Wiring.__dataclass_fields__}
+    wired = _wired(json.dumps(source))
+    parts = {name: getattr(wired, name) for name in Wiring.__dataclass_fields__}
     wiring = SimulatedWiring(**{**parts, "limits": TopicLimits(), "refused": {}})
     return Supervisor(wiring, chance=simulation.random.random)
 
 
 @lru_cache
-def _wired() -> Wiring:
-    return wire(PipelineSettings.model_validate(SETTINGS))
+def _wired(source: str) -> Wiring:
+    return wire(PipelineSettings.model_validate({**SETTINGS, "source": json.loads(source)}))
 
 
 @contextmanager
 def simulated(
-    simulation: Simulation, server: PostgresServer | None, clients: KafkaClients, network: Network
+    simulation: Simulation, clients: KafkaClients, edges: list[tuple[Any, str, Any]]
 ) -> Iterator[None]:
     """Puts the simulated edges in place of the real ones."""
-    threading, clock, select = simulated_threading(simulation), simulated_time(simulation), simulated_select(simulation)
+    threading, clock = simulated_threading(simulation), simulated_time(simulation)
     ids = iter(range(1_000_000))
     processes: dict[str, Process] = {}
 
@@ -175,16 +175,10 @@ def simulated(
         here = task.process.host if isinstance(task, Task) else ""
         return process is not None and process.host == here and not process.alive
 
-    def connect(options: Any, *, replication: bool = False) -> Any:
-        assert server is not None
-        return PgSession(simulation, server, network, options.link_timeout)
-
-    t = tailrace_
-    pg, state, kafka, worker = t.sources.postgres, t.state, t.kafka, t.worker
-    published = Published("1/2/3", 16384, direct=True, moved=0, moves=False)
+    state, kafka, worker = tailrace.state, tailrace.kafka, tailrace.worker
     replaced: list[tuple[Any, str, Any]] = [
-        (t.pipeline.loop, "time", clock),
-        (t.pipeline.processor, "time", clock),
+        (tailrace.pipeline.loop, "time", clock),
+        (tailrace.pipeline.processor, "time", clock),
         (kafka.publisher, "time", clock),
         (kafka.publisher, "threading", threading),
         (kafka.publisher, "Producer", clients.producer),
@@ -211,17 +205,8 @@ def simulated(
         (worker.supervisor, "uuid", SimpleNamespace(uuid4=lambda: SimpleNamespace(hex=f"i{next(ids)}"))),
         (worker.supervisor, "Wakeup", Wakeup),
         (worker.supervisor, "telemetry", SimpleNamespace(start=lambda *_: Quiet())),
-        (pg.source, "time", clock),
-        (pg.source, "select", select),
-        (pg.feedback, "time", clock),
-        (pg.probes, "time", clock),
-        (pg.session, "time", clock),
-        (pg.options.PostgresOptions, "connect", connect),
-        (pg.publication, "ensure_publication", lambda *_, **__: None),
-        (pg.publication, "require_columns", lambda *_, **__: None),
-        (pg.publication, "read_published", lambda *_, **__: published),
-        (pg.unpublished_rows.UnpublishedRowsCheck, "verify", lambda *_, **__: True),
-        (pg.unpublished_rows.UnpublishedRowsCheck, "advance", lambda *_, **__: None),
+        (SimulatedWiring, "admin", lambda _wiring: Admin(clients)),
+        *edges,
     ]
     level = logging.root.manager.disable
     logging.disable(logging.CRITICAL)

@@ -224,13 +224,13 @@ class Producer:
             sequence, since = self._sequence, simulation.now
             while True:
                 try:
+                    owner = simulation.current().process.name
                     if self._name:
-                        owner = simulation.current().process.name
                         self._request(
                             "kafka.produce", lambda: broker.append(self._name, self._epoch, sequence, records, owner)
                         )
                     else:
-                        self._request("kafka.plain", lambda: broker.append_plain(records))
+                        self._request("kafka.plain", lambda: broker.append_plain(records, owner))
                 except BrokerError as error:
                     if error.code in RETRY and simulation.now - since < MESSAGE_TIMEOUT and self._queue[:1] == batch[:1]:
                         simulation.sleep(simulation.delay(0.02))

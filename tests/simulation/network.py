@@ -5,7 +5,7 @@ Each request is a numbered step. The plan of a run says at which steps a fault h
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from simulation.scheduler import Crashed, Simulation
@@ -27,8 +27,9 @@ class Lost(Exception):
 class Network:
     """Carries the requests of all simulated processes."""
 
-    def __init__(self, simulation: Simulation, plan: Mapping[int, str] | None = None, *, rate: float = 0.0) -> None:
-        """`plan` has faults by step. `rate` is the chance of a fault at each other step."""
+    def __init__(self, simulation: Simulation, plan: Mapping[int, str] | None = None, *, rate: float = 0.0, kinds: Sequence[str] = FAULTS) -> None:
+        """`plan` has faults by step. `rate` is the chance of one of `kinds` at each other step."""
+        self._kinds = kinds
         self._simulation = simulation
         self._plan = plan or {}
         self.rate = rate
@@ -65,6 +66,9 @@ class Network:
                 return
             try:
                 result = True, effect()
+            except AssertionError as error:
+                simulation.failure = simulation.failure or error
+                return
             except Exception as error:  # noqa: BLE001 - the answer
                 result = False, error
 
@@ -96,7 +100,7 @@ class Network:
         self.steps += 1
         fault = self._plan.get(self.steps, "")
         if not fault and self.rate and self._simulation.random.random() < self.rate:
-            fault = self._simulation.random.choice(FAULTS)
+            fault = self._simulation.random.choice(self._kinds)
         if fault:
             self.injected.append((self.steps, label, fault))
             self._simulation.note(f"FAULT {fault} at step {self.steps}, {label}")

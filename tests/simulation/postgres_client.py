@@ -5,19 +5,86 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, ClassVar
 
-from simulation.network import Lost, Network
+import tailrace.sources.postgres.feedback
+import tailrace.sources.postgres.options
+import tailrace.sources.postgres.probes
+import tailrace.sources.postgres.publication
+import tailrace.sources.postgres.session
+import tailrace.sources.postgres.source
+import tailrace.sources.postgres.unpublished_rows
+from simulation.network import RESTART, Lost, Network
 from simulation.postgres import PostgresServer, Session, Walsender
 from simulation.scheduler import Simulation
+from simulation.stdlib import simulated_select, simulated_time
 from tailrace.errors import SourceError, SourceUnavailable
-from tailrace.positions.postgres import format_lsn, parse_lsn
+from tailrace.positions.base import Position
+from tailrace.positions.postgres import LsnPosition, format_lsn, parse_lsn
+from tailrace.sources.postgres.publication import Published
 
 Rows = list[tuple[str | None, ...]]
 
 
 def unavailable(what: str = "Postgres closed the connection") -> SourceUnavailable:
     return SourceUnavailable(what, remedy="Tailrace reconnects by itself.")
+
+
+class PostgresDatabase(PostgresServer):
+    """The server as the database of a pipeline, with what replaces the driver."""
+
+    source: ClassVar[dict[str, Any]] = {
+        "postgres": "postgresql://u@db/shop", "table": "public.outbox", "start": "now", "slot": "shop",
+    }  # fmt: skip
+
+    def committed_rows(self) -> list[str]:
+        begin = self.slot.created_at if self.slot else self.end
+        return [row for each in self.written if each.commit_lsn >= begin for row in each.rows]
+
+    def covered(self, position: Position) -> int | None:
+        assert isinstance(position, LsnPosition)
+        if position.creating or self.slot is None:
+            return None
+        rows = 0
+        for each in self.written:
+            if each.commit_lsn < self.slot.created_at:
+                continue
+            if each.end_lsn <= position.lsn:
+                rows += len(each.rows)
+            elif position.cut is not None and position.cut.commit_lsn == each.commit_lsn:
+                rows += position.cut.rows
+        return rows
+
+    def written_to(self) -> None:
+        if self.simulation.random.random() < 0.2:
+            self.persist()
+
+    def fault(self, kind: str) -> None:
+        if kind == RESTART:
+            self.kill(self.simulation.random.choice((0.3, 4.0)))
+        else:
+            self.end_sessions()
+
+    def edges(self, simulation: Simulation, network: Network) -> list[tuple[Any, str, Any]]:
+        def connect(options: Any, *, replication: bool = False) -> PgSession:
+            return PgSession(simulation, self, network, options.link_timeout)
+
+        pg, clock = tailrace.sources.postgres, simulated_time(simulation)
+        published = Published("1/2/3", 16384, direct=True, moved=0, moves=False)
+        return [
+            (pg.source, "time", clock),
+            (pg.source, "select", simulated_select(simulation)),
+            (pg.feedback, "time", clock),
+            (pg.probes, "time", clock),
+            (pg.session, "time", clock),
+            (pg.options.PostgresOptions, "connect", connect),
+            # The catalog is not simulated: the publication is as it should be.
+            (pg.publication, "ensure_publication", lambda *_, **__: None),
+            (pg.publication, "require_columns", lambda *_, **__: None),
+            (pg.publication, "read_published", lambda *_, **__: published),
+            (pg.unpublished_rows.UnpublishedRowsCheck, "verify", lambda *_, **__: True),
+            (pg.unpublished_rows.UnpublishedRowsCheck, "advance", lambda *_, **__: None),
+        ]
 
 
 class PgSession:

@@ -19,9 +19,11 @@ from tailrace.errors import (
     Action,
     Fenced,
     KafkaUnavailable,
+    OutcomeUnknown,
     PipelineStalled,
     RecordDelayed,
     RecordsRefused,
+    SourceError,
     TailraceError,
     TopicLimitsChanged,
     TopicRefused,
@@ -31,6 +33,7 @@ from tailrace.kafka.publisher import Publisher
 from tailrace.pipeline.loop import PipelineLoop
 from tailrace.pipeline.processor import EventProcessor
 from tailrace.positions.base import Position
+from tailrace.state import offsets
 from tailrace.state.ownership import Ownership
 from tailrace.state.rewind_marker import Rewind
 from tailrace.state.sequences import StoredSequences
@@ -282,14 +285,21 @@ class Supervisor:
                 self._standby.end(keep_watch=watch is not None)
 
     def _unless_replaced(self, error: TailraceError) -> TailraceError | None:
-        """Returns Fenced for an error that may be the work of an instance that has taken over; None if that has ended.
+        """Returns another error, or None for a new start, if a source error may be the work of another instance.
 
-        An instance that is suspended while it starts may find a slot that its successor has created or moved.
+        An instance that is suspended while it opens the source may find a slot that another one has created or moved.
         """
-        if error.action is Action.RETRY or isinstance(error, Fenced) or not self._ownership.taken:
+        if not isinstance(error, SourceError) or error.action is Action.RETRY or not self._ownership.taken:
             return error
         try:
             self._step_aside()
+            found = offsets.read(self._wiring.kafka) if self._ownership.taken else None
+            if found is not None and found != self.stored():
+                return OutcomeUnknown(
+                    error.what,
+                    why="Another instance has stored a position since this one has read it.",
+                    remedy="Tailrace reads the position again, by itself.",
+                )
         except Fenced as fenced:
             return fenced
         except TailraceError:
