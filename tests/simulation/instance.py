@@ -20,6 +20,7 @@ import tailrace.kafka.client
 import tailrace.kafka.publisher
 import tailrace.kafka.reader
 import tailrace.kafka.rejected_records
+import tailrace.kafka.topics
 import tailrace.pipeline.loop
 import tailrace.pipeline.processor
 import tailrace.state.offsets
@@ -188,6 +189,7 @@ def simulated(
         (kafka.reader, "Consumer", clients.consumer),
         (kafka.client, "Producer", clients.producer),
         (kafka.client, "Consumer", clients.consumer),
+        (kafka.topics, "time", clock),
         (state.offsets, "time", clock),
         (state.status, "time", clock),
         (state.owner_watch, "time", clock),

@@ -269,8 +269,14 @@ class Metadata:
     class Topic:
         error = None
 
+        class Partition:
+            replicas = (1,)
+            isrs = (1,)
+            leader = 1
+            error = None
+
         def __init__(self, partitions: int) -> None:
-            self.partitions = dict.fromkeys(range(partitions))
+            self.partitions = {number: self.Partition() for number in range(partitions)}
 
     def __init__(self, broker: Broker) -> None:
         self.topics = {name: self.Topic(len(logs)) for name, logs in broker.topics.items()}

@@ -71,8 +71,10 @@ class PipelineRun:
         kinds: Sequence[str] = FAULTS,
         instances: int = 1,
         tail: float = 20.0,
+        expects: str = "",
         trace: bool = False,
     ) -> None:
+        """`expects` is the code of an error with which the pipeline must stop, instead of publishing everything."""
         self.seed = seed
         self.simulation = simulation = Simulation(seed)
         simulation.trace = [] if trace else None
@@ -94,6 +96,8 @@ class PipelineRun:
         ]
         self._wanted = instances
         self._tail = tail
+        self._expects = expects
+        self.has_failed = False
         self._instances = 0
         self._running: list[tuple[Process, Supervisor]] = []
         self._written = False
@@ -118,6 +122,11 @@ class PipelineRun:
                 simulation.spawn(service, self._write)
                 simulation.run(lambda: self._written, until=SETTLE_SECONDS)
                 self.network.enabled = False
+                if self._expects:
+                    simulation.run(lambda: self.has_failed, until=simulation.now + SETTLE_SECONDS)
+                    if not self.has_failed:
+                        raise InvariantBroken(f"the pipeline goes on without {self._expects}: {self._state()}")
+                    return self._outcome()
                 done = simulation.run(self.oracle.finished, until=simulation.now + SETTLE_SECONDS)
                 # A little longer: what is late must do no harm.
                 simulation.run(lambda: False, until=simulation.now + self._tail)
@@ -128,6 +137,9 @@ class PipelineRun:
                     self._check_one_publisher()
             finally:
                 simulation.end()
+        return self._outcome()
+
+    def _outcome(self) -> Outcome:
         return Outcome(
             self.seed,
             self.network.steps,
@@ -167,6 +179,9 @@ class PipelineRun:
             except TailraceError as error:
                 self.failures.append(error)
                 assert error.action is not Action.RETRY
+                if error.code == self._expects:
+                    self.has_failed = True
+                    return
                 raise InvariantBroken(f"the pipeline FAILED with {error.code}: {error.what}") from error
 
         self.simulation.spawn(process, main)

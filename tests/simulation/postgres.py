@@ -143,7 +143,7 @@ class Session:
     def post(self, frame: bytes) -> None:
         """A frame of the client travels to the walsender, behind earlier ones."""
         simulation = self.server.simulation
-        at = max(self._busy_until, simulation.now + simulation.delay())
+        at = max(self._busy_until + 1e-6, simulation.now + simulation.delay())
         self._busy_until = at
         simulation.at(at - simulation.now, lambda: self.sender and self.sender.handle(frame))
 

@@ -81,6 +81,22 @@ class Event:
         return bool(self._turn.wait_for(self.is_set, timeout))
 
 
+class Semaphore:
+    def __init__(self, simulation: Simulation, value: int) -> None:
+        self._turn = Condition(simulation)
+        self._value = value
+
+    def acquire(self, timeout: float | None = None) -> bool:
+        if not self._turn.wait_for(lambda: self._value > 0, timeout):
+            return False
+        self._value -= 1
+        return True
+
+    def release(self) -> None:
+        self._value += 1
+        self._turn.wake_all()
+
+
 class Thread:
     """A thread of the process that starts it."""
 
@@ -122,6 +138,7 @@ def simulated_threading(simulation: Simulation) -> Any:
         Condition=lambda: Condition(simulation),
         Lock=lambda: Condition(simulation),
         Event=lambda: Event(simulation),
+        Semaphore=lambda value: Semaphore(simulation, value),
         Thread=lambda target, args=(), name="", daemon=False: Thread(simulation, target, args, name, daemon),
     )
 
