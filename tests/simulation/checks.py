@@ -67,7 +67,9 @@ class Oracle:
         age = max((at for at, each in enumerate(self.owners) if each == owner), default=-1)
         if age < self.newest and owner != self.last:
             if owner in self.returned:
-                raise InvariantBroken(f"I11: {owner} publishes again and again, although {self.owners[-1]} has taken over")
+                raise InvariantBroken(
+                    f"I11: {owner} publishes again and again, although {self.owners[-1]} has taken over"
+                )
             self.returned.add(owner)
         self.newest, self.last = max(self.newest, age), owner
 

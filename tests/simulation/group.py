@@ -73,7 +73,9 @@ class Group:
         order = list(self.members)
         self.simulation.random.shuffle(order)
         for at, each in enumerate(order):
-            each.pending = [number for number in range(len(self.broker.topics[self.topic])) if number % len(order) == at]
+            each.pending = [
+                number for number in range(len(self.broker.topics[self.topic])) if number % len(order) == at
+            ]
 
     def _expire(self, number: int) -> None:
         if number != self.rebalances or self._is_stable:
@@ -151,7 +153,9 @@ class GroupConsumer:
                 return self._fetched.pop(0)
             if self._simulation.now >= deadline:
                 return None
-            self._group.changed.wait_for(lambda: False, (deadline - self._simulation.now) * self._simulation.random.random() + 0.001)
+            self._group.changed.wait_for(
+                lambda: False, (deadline - self._simulation.now) * self._simulation.random.random() + 0.001
+            )
 
     def consume(self, limit: int, _timeout: float) -> list[Message]:
         found = [self._fetched.pop(0) for _ in range(min(limit, len(self._fetched)))]

@@ -154,9 +154,7 @@ def _wired(source: str) -> Wiring:
 
 
 @contextmanager
-def simulated(
-    simulation: Simulation, clients: KafkaClients, edges: list[tuple[Any, str, Any]]
-) -> Iterator[None]:
+def simulated(simulation: Simulation, clients: KafkaClients, edges: list[tuple[Any, str, Any]]) -> Iterator[None]:
     """Puts the simulated edges in place of the real ones."""
     threading, clock = simulated_threading(simulation), simulated_time(simulation)
     ids = iter(range(1_000_000))
@@ -219,5 +217,3 @@ def simulated(
             yield
     finally:
         logging.disable(level)
-
-

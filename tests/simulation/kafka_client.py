@@ -232,7 +232,11 @@ class Producer:
                     else:
                         self._request("kafka.plain", lambda: broker.append_plain(records, owner))
                 except BrokerError as error:
-                    if error.code in RETRY and simulation.now - since < MESSAGE_TIMEOUT and self._queue[:1] == batch[:1]:
+                    if (
+                        error.code in RETRY
+                        and simulation.now - since < MESSAGE_TIMEOUT
+                        and self._queue[:1] == batch[:1]
+                    ):
                         simulation.sleep(simulation.delay(0.02))
                         continue
                     code = KafkaError._MSG_TIMED_OUT if error.code in RETRY else error.code

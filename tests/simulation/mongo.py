@@ -130,7 +130,11 @@ class MongoDatabase:
         return [
             (mongo.source, "connect", connect),
             (mongo.source, "identify", lambda client: client.request("mongo.hello", self.facts)),
-            (mongo.source, "collection_ids", lambda client, *_, **__: client.request("mongo.ids", lambda: {"outbox": "7"})),
+            (
+                mongo.source,
+                "collection_ids",
+                lambda client, *_, **__: client.request("mongo.ids", lambda: {"outbox": "7"}),
+            ),
             (mongo.source, "select", simulated_select(simulation)),
             (mongo.change_stream, "threading", simulated_threading(simulation)),
         ]

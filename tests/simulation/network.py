@@ -27,7 +27,14 @@ class Lost(Exception):
 class Network:
     """Carries the requests of all simulated processes."""
 
-    def __init__(self, simulation: Simulation, plan: Mapping[int, str] | None = None, *, rate: float = 0.0, kinds: Sequence[str] = FAULTS) -> None:
+    def __init__(
+        self,
+        simulation: Simulation,
+        plan: Mapping[int, str] | None = None,
+        *,
+        rate: float = 0.0,
+        kinds: Sequence[str] = FAULTS,
+    ) -> None:
         """`plan` has faults by step. `rate` is the chance of one of `kinds` at each other step."""
         self._kinds = kinds
         self._simulation = simulation

@@ -21,6 +21,7 @@ RESTARTS = 40
 NOTICED_SECONDS = 60.0
 """By then an instance that was replaced has noticed that (source.link_timeout)."""
 
+
 class Database(SourceHistory, Protocol):
     """A simulated database with an outbox."""
 

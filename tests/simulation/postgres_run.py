@@ -30,4 +30,6 @@ class PostgresRun(PipelineRun):
 
 def zombie_run(seed: object) -> PostgresRun:
     """Two instances and suspended processes: the older one goes on after the newer one has taken over."""
-    return PostgresRun(seed, rate=0.08, kinds=(PAUSE, HOLD), instances=2, history=[(1, True)] * 60, tail=NOTICED_SECONDS)
+    return PostgresRun(
+        seed, rate=0.08, kinds=(PAUSE, HOLD), instances=2, history=[(1, True)] * 60, tail=NOTICED_SECONDS
+    )

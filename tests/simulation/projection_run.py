@@ -296,7 +296,9 @@ class ProjectionRun:
         self._loops.append(loop)
         failed: list[BaseException] = []
         app: Any = App(failed.append)
-        projection = Projection(app, TOPIC, store=Store(self.database), events=4, within=0.01, max_attempts=2, backoff=Backoff(jitter=0))
+        projection = Projection(
+            app, TOPIC, store=Store(self.database), events=4, within=0.01, max_attempts=2, backoff=Backoff(jitter=0)
+        )
         projection.on()(self._handler())
 
         async def main() -> None:
@@ -346,10 +348,7 @@ class ProjectionRun:
 
             async def bounds(self, partitions: Any) -> Mapping[Partition, PartitionBounds]:
                 await asyncio.sleep(simulation.delay(0.02))
-                return {
-                    each: PartitionBounds(0, group.broker.last_stable(*each))
-                    for each in partitions
-                }
+                return {each: PartitionBounds(0, group.broker.last_stable(*each)) for each in partitions}
 
             async def ends(self, topics: Any) -> Mapping[Partition, int]:
                 return {}
