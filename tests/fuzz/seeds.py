@@ -34,7 +34,9 @@ POSITIONS = {
     "cut": LsnPosition(LOG, 4144, 5, cut=Cut(4200, 3)),
     "table": LsnPosition(LOG, 4144, 5, table_read=TableRead("1:2:", ["a", None], 4)),
     "token": TokenPosition(STREAM, {"_data": "82AB"}, ClusterTime(1, 2), 5, 1),
-    "collection": TokenPosition(STREAM, {"_data": "82AB"}, ClusterTime(1, 2), 5, collection_read=CollectionRead("c", "{}")),
+    "collection": TokenPosition(
+        STREAM, {"_data": "82AB"}, ClusterTime(1, 2), 5, collection_read=CollectionRead("c", "{}")
+    ),
 }
 CHANGE = {
     "_id": {"_data": "8265000000000000012B02"}, "operationType": "insert", "clusterTime": Timestamp(1, 2),
@@ -46,7 +48,11 @@ SETTINGS = {
     "kafka": {"bootstrap": "localhost:9092", "settings": {"linger.ms": 1}},
     "outbox": {"columns": {"id": "id"}},
 }
-OURS = {"connector.class": "tailrace.PostgresOutbox", "source.table": "public.outbox", "source.postgres": "postgresql://h/d"}
+OURS = {
+    "connector.class": "tailrace.PostgresOutbox",
+    "source.table": "public.outbox",
+    "source.postgres": "postgresql://h/d",
+}
 DEBEZIUM = {
     "connector.class": "io.debezium.connector.postgresql.PostgresConnector", "database.hostname": "db",
     "database.user": "u", "database.dbname": "shop", "table.include.list": "public.outbox", "slot.name": "s",
@@ -65,8 +71,8 @@ def letters() -> dict[str, bytes]:
     found = {}
     for name, given in (("event", event), ("row", None)):
         record = dead_letter(
-            row, given, "orders", Rejected(Reason.POISON_MESSAGE, "bad"), letter_topic="l", pipeline="p", limit_bytes=999,
-            keep_payload=True,
+            row, given, "orders", Rejected(Reason.POISON_MESSAGE, "bad"), letter_topic="l", pipeline="p",
+            limit_bytes=999, keep_payload=True,
         )  # fmt: skip
         headers = [part for key, value in record.headers for part in (key.encode(), _bytes(value))]
         found[name] = framed(record.value or b"", b"", *headers)

@@ -19,7 +19,7 @@ from tailrace.dlq.dead_letter import DeadLetter, DeadLetterId
 from tailrace.errors import TailraceError
 from tailrace.kafka.client import KafkaOptions
 from tailrace.manager.config_topic import parse_record
-from tailrace.positions.base import from_stored, to_stored
+from tailrace.positions.base import MALFORMED, from_stored, to_stored
 from tailrace.positions.mongo import ClusterTime, StreamIdentity, TokenPosition
 from tailrace.positions.postgres import LogIdentity, LsnPosition, parse_lsn
 from tailrace.projections.core.event import read_event
@@ -125,7 +125,10 @@ def connector(data: bytes) -> None:
 
 
 def archive(data: bytes) -> None:
-    found = ManifestEntry.from_json(json.loads(data))
+    try:
+        found = ManifestEntry.from_json(json.loads(data))
+    except MALFORMED:
+        return  # `archive.repository` makes ArchiveDamaged of it
     assert ManifestEntry.from_json(found.to_json()) == found
 
 
@@ -133,7 +136,9 @@ def letter(data: bytes) -> None:
     """A dead letter: its value is the first part, names and values of headers are the others."""
     parts = chunks(data)
     names = [each.decode("utf-8", "replace") for each in parts[2::2]]
-    found = DeadLetter(DeadLetterId(0, 1), 5, b"k", parts[0] if parts else b"", list(zip(names, parts[3::2], strict=False)))
+    found = DeadLetter(
+        DeadLetterId(0, 1), 5, b"k", parts[0] if parts else b"", list(zip(names, parts[3::2], strict=False))
+    )
     for view in (
         "reason", "explanation", "remedy", "position", "topic", "consumer", "read_from", "fingerprint", "event_id",
         "type", "key_text", "kind", "committed_ms", "is_row", "carried",
@@ -150,8 +155,12 @@ def letter(data: bytes) -> None:
 def projected(data: bytes) -> None:
     """A record of any producer, read by a projection: value, then names and values of headers."""
     parts = chunks(data)
-    headers: list[Any] = list(zip([each.decode("utf-8", "replace") for each in parts[1::2]], parts[2::2]))
+    headers: list[Any] = list(zip([each.decode("utf-8", "replace") for each in parts[1::2]], parts[2::2], strict=False))
     read_event(Partition("t", 0), 0, b"k", parts[0] if parts else None, headers, 5)
+
+
+def avro(data: bytes) -> object:
+    return _avro()(data)
 
 
 @cache
@@ -178,10 +187,9 @@ TARGETS = {
     "settings": Target(settings),
     "connector": Target(connector, (ConnectError,)),
     "config_record": Target(lambda data: parse_record(b"orders", data)),
-    "archive": Target(archive, (KeyError, TypeError, ValueError)),
+    "archive": Target(archive),
     "letter": Target(letter),
     "projected": Target(projected),
-    "avro": Target(lambda data: _avro()(data), (NotAvroError,)),
+    "avro": Target(avro, (NotAvroError,)),
     "json": Target(lambda data: parse_json(data, keys_unique=True), (NotJsonError,)),
 }
-

@@ -36,5 +36,9 @@ def test_an_undocumented_error_and_a_hang_are_found(monkeypatch: pytest.MonkeyPa
     assert isinstance(finding.error, IndexError)
     monkeypatch.setattr("fuzz.driver.HANG_SECONDS", 0.1)
     with pytest.raises(Hang), _bounded():
-        while True:
-            pass
+        spin()
+
+
+def spin() -> None:
+    while True:
+        pass

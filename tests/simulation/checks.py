@@ -42,7 +42,7 @@ class Oracle:
     covered: int = 0
     committed: int = 0
     """Transactions that were committed."""
-    rolled_back: Callable[[], set[str]] = field(default=lambda: set())
+    rolled_back: Callable[[], set[str]] = field(default=set)
     owners: list[str] = field(default_factory=list)
     """The processes that have taken ownership, in this order."""
     returned: set[str] = field(default_factory=set)

@@ -75,11 +75,11 @@ class SimulatedLoop(asyncio.BaseEventLoop):
         if handle._cancelled:
             return
         task = getattr(handle._callback, "__self__", None)
-        if isinstance(task, asyncio.tasks._PyTask) and id(handle) not in self._late:  # type: ignore[attr-defined]
-            if simulation.random.random() < LATE:
-                self._late.add(id(handle))
-                simulation.at(simulation.delay(0.01), lambda: (ready.append(handle), self._wakes.wake_all()))
-                return
+        is_task = isinstance(task, asyncio.tasks._PyTask)  # type: ignore[attr-defined]
+        if is_task and id(handle) not in self._late and simulation.random.random() < LATE:
+            self._late.add(id(handle))
+            simulation.at(simulation.delay(0.01), lambda: (ready.append(handle), self._wakes.wake_all()))
+            return
         self._late.discard(id(handle))
         asyncio.events._set_running_loop(self)
         try:

@@ -215,7 +215,7 @@ class Producer:
 
     def _send_all(self) -> None:
         """The thread of librdkafka that sends what is queued."""
-        broker, simulation = self._clients.broker, self._simulation
+        simulation = self._simulation
         while self._queue:
             # linger.ms and the size of batches decide how many records travel together.
             batch = self._queue[: simulation.random.randint(1, 8)]
@@ -224,13 +224,7 @@ class Producer:
             sequence, since = self._sequence, simulation.now
             while True:
                 try:
-                    owner = simulation.current().process.name
-                    if self._name:
-                        self._request(
-                            "kafka.produce", lambda: broker.append(self._name, self._epoch, sequence, records, owner)
-                        )
-                    else:
-                        self._request("kafka.plain", lambda: broker.append_plain(records, owner))
+                    self._send(records, sequence)
                 except BrokerError as error:
                     if (
                         error.code in RETRY
@@ -247,6 +241,13 @@ class Producer:
             self._changed.notify_all()
         self._sending = False
         self._changed.notify_all()
+
+    def _send(self, records: list[tuple[Any, ...]], sequence: int) -> None:
+        broker, owner = self._clients.broker, self._simulation.current().process.name
+        if self._name:
+            self._request("kafka.produce", lambda: broker.append(self._name, self._epoch, sequence, records, owner))
+        else:
+            self._request("kafka.plain", lambda: broker.append_plain(records, owner))
 
     def _fail(self, error: KafkaError) -> None:
         """One record failed, and with it all that are queued behind it."""

@@ -31,7 +31,7 @@ def relation(oid: int = OUTBOX, name: str = "outbox", columns: Sequence[str] = C
 
 def insert(row: str, oid: int = OUTBOX) -> bytes:
     """A row of the outbox; the part of its id before the dash is the key of the event."""
-    values = (row, "order", row.partition("-")[0], "OrderPlaced", '{"id":"%s"}' % row)
+    values = (row, "order", row.partition("-")[0], "OrderPlaced", f'{{"id":"{row}"}}')
     cells = b"".join(b"t" + struct.pack(">I", len(value)) + value.encode() for value in values)
     return b"I" + struct.pack(">I", oid) + b"N" + struct.pack(">H", len(values)) + cells
 

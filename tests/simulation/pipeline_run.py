@@ -12,7 +12,7 @@ from simulation.instance import OFFSETS, TOPIC, make_supervisor, simulated
 from simulation.kafka_client import KafkaClients
 from simulation.network import FAULTS, Network
 from simulation.scheduler import Process, Simulation
-from tailrace.errors import Action, Fenced, TailraceError
+from tailrace.errors import Fenced, TailraceError
 from tailrace.worker.supervisor import Supervisor
 
 SETTLE_SECONDS = 900.0
@@ -81,7 +81,7 @@ class PipelineRun:
         simulation.trace = [] if trace else None
         chance = simulation.random
         self.network = Network(simulation, plan, rate=rate, kinds=kinds)
-        self.network.on_server_fault = lambda fault: self.server.fault(fault)
+        self.network.on_server_fault = self._server_fault
         self.broker = Broker(simulation)
         for topic, partitions in ((TOPIC, 2), (OFFSETS, 1)):
             self.broker.create(topic, partitions)
@@ -107,6 +107,9 @@ class PipelineRun:
     def make_server(self, simulation: Simulation) -> Database:
         """The database of the pipeline."""
         raise NotImplementedError
+
+    def _server_fault(self, kind: str) -> None:
+        self.server.fault(kind)
 
     def prepared(self) -> None:
         """Called when all parts are there."""
@@ -179,7 +182,6 @@ class PipelineRun:
                 self.failures.append(error)
             except TailraceError as error:
                 self.failures.append(error)
-                assert error.action is not Action.RETRY
                 if error.code == self._expects:
                     self.has_failed = True
                     return

@@ -28,8 +28,8 @@ class PostgresRun(PipelineRun):
             raise InvariantBroken(f"I6: {format_lsn(flush)} is confirmed, stored is {stored}")
 
 
-def zombie_run(seed: object) -> PostgresRun:
+def zombie_run(seed: object, *, trace: bool = False) -> PostgresRun:
     """Two instances and suspended processes: the older one goes on after the newer one has taken over."""
     return PostgresRun(
-        seed, rate=0.08, kinds=(PAUSE, HOLD), instances=2, history=[(1, True)] * 60, tail=NOTICED_SECONDS
+        seed, rate=0.08, kinds=(PAUSE, HOLD), instances=2, history=[(1, True)] * 60, tail=NOTICED_SECONDS, trace=trace
     )

@@ -40,7 +40,7 @@ from tailrace.projections.reader.reader import EventReader
 TOPIC = "orders"
 TABLE = "state"
 PARTITIONS = 3
-SETTLE_SECONDS = 600.0
+SETTLE_SECONDS = 90.0
 WORKERS = 30
 POISON = "x"
 """The handler fails for events whose id ends with it: they are dead-lettered."""

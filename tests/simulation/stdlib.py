@@ -106,7 +106,7 @@ class Thread:
         target: Callable[..., Any],
         args: tuple[Any, ...] = (),
         name: str = "",
-        daemon: bool = False,  # noqa: FBT001, FBT002 - the signature of threading.Thread
+        daemon: bool = False,
     ) -> None:
         self._simulation = simulation
         self._target = target

@@ -9,7 +9,7 @@ import pytest
 from simulation.mongo_run import MongoRun
 from simulation.network import BREAK, CRASH_AFTER, CRASH_BEFORE, CRASH_BETWEEN, FAULTS, LOSE_ANSWER
 
-SEEDS = 80
+SEEDS = 60
 SMALL = [(1, True), (9, True), (1, False), (2, True)]
 
 

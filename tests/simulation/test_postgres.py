@@ -13,7 +13,7 @@ from simulation.network import CRASH_AFTER, CRASH_BEFORE, CRASH_BETWEEN, FAULTS,
 from simulation.pipeline_run import Outcome
 from simulation.postgres_run import PostgresRun, zombie_run
 
-SEEDS = 100
+SEEDS = 80
 SMALL = [(1, True), (9, True), (1, False), (2, True)]
 """A single row, a transaction that is cut twice, a rollback, and two rows."""
 

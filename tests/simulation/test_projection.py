@@ -9,7 +9,7 @@ from simulation.checks import InvariantBroken
 from simulation.projection_run import ProjectionRun
 from simulation.sabotage import sabotaged
 
-SEEDS = 20
+SEEDS = 15
 FOUND_WITHIN = {"CARELESS": 15, "OFFSET_FIRST": 10, "MARKERS_APART": 5}
 """Seeds, with room. CARELESS is fault 82 without its fix: records of an ended assignment are delivered."""
 
