@@ -13,7 +13,8 @@ JOBS   ?= 10
 TREE   := -e ./distributions/outbox -e '.[dev]'
 
 .DEFAULT_GOAL := help
-.PHONY: help demo examples test test-slow test-oldest test-all faults chaos soak mutants check format docs manifests tutorial compose-test bench clean
+.PHONY: help demo examples test test-slow test-oldest test-all faults chaos soak mutants simulate fuzz check format docs manifests \
+	tutorial compose-test bench clean
 
 help: ## Show this help
 	@awk 'BEGIN {FS = ":.*## "; print "Tailrace: outbox tables to Kafka, exactly once and in order.\n"} \
@@ -91,6 +92,12 @@ soak: $(FETCHED) ## 2,000 events/s on both databases for HOURS: memory, files, l
 mutants: $(COMPILED) ## Break a rule of the connector or of projections on purpose: the tests must notice each of them
 	@$(PYTEST) -v -n $(JOBS) --dist load tests/faults/test_mutations.py tests/faults/test_mongo_mutations.py \
 		tests/faults/test_projection_mutations.py tests/faults/test_agent_mutations.py
+
+simulate: $(READY) ## Run seeds of the simulation: SEEDS=5000, RUN=postgres; SEED=17 repeats one
+	@cd tests && SEEDS="$(SEEDS)" SEED="$(SEED)" RUN="$(RUN)" ../$(BIN)/python -m simulation
+
+fuzz: $(READY) ## Mutate inputs of all parsers of outside bytes: SECONDS=600, TARGET=change, SEED=4
+	@cd tests && SECONDS="$(SECONDS)" TARGET="$(TARGET)" SEED="$(SEED)" ../$(BIN)/python -m fuzz
 
 check: $(READY) ## Lint, check types and import rules; CI runs it before the tests
 	@$(BIN)/ruff check .

@@ -15,6 +15,7 @@ import pytest
 from confluent_kafka import Consumer
 
 from helpers.projection import APP, Projected, Worker
+from helpers.projection_mutations import CARELESS
 from tailrace.testkit.stack import KafkaBroker, MongoServer, PostgresServer, wait_until
 
 KEYS = [f"o-{number}" for number in range(12)]
@@ -107,15 +108,6 @@ async def then_deliver(self, generation, partitions):
 
 EventReader.deliver, EventReader._locate = late, then_deliver
 """
-CARELESS = """
-careful = EventReader._deliver
-
-def careless(self, generation, records, passed):
-    careful(self, self._generation, {each: found for each, found in records.items() if each in self._progress}, {})
-
-EventReader._deliver = careless
-"""
-"""A reader that does not tell records of an ended assignment from those of the current one."""
 
 
 class InMongo(Projected):

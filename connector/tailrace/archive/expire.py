@@ -18,7 +18,7 @@ from tailrace.archive.repository import ArchiveRepository
 from tailrace.errors import ArchiveDamaged, ConfigError
 from tailrace.kafka.client import KafkaOptions
 from tailrace.positions.archive import ArchivePosition
-from tailrace.positions.base import from_stored
+from tailrace.positions.base import MALFORMED, from_stored
 from tailrace.state import offsets
 
 _number = re.compile(rf"{FILES}/(\d{{8}})-.*").fullmatch
@@ -47,7 +47,7 @@ def replays_in_progress(kafka: KafkaOptions, archive: str) -> dict[str, int]:
             continue
         try:
             stored = from_stored(json.loads(value))
-        except (ValueError, KeyError, TypeError) as error:
+        except MALFORMED as error:
             raise ConfigError(
                 f"the stored position of the replay {name.removeprefix(prefix)} cannot be parsed: {error!r}",
                 why="A newer version of Tailrace or another program wrote it. It may read this archive.",

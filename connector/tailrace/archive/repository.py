@@ -29,6 +29,7 @@ from tailrace.errors import (
     NoOutboxTable,
     TailraceError,
 )
+from tailrace.positions.base import MALFORMED
 from tailrace.worker.options import column_map
 
 AT_ONCE = 8
@@ -189,7 +190,7 @@ class ArchiveRepository:
         name = manifest.entry_name(number)
         try:
             return ManifestEntry.from_json(json.loads(self.store.read(name)))
-        except (KeyError, TypeError, ValueError) as error:
+        except MALFORMED as error:
             raise ArchiveDamaged(
                 f"{name} is not an entry of an archive: {error!r}",
                 why="Another program or a newer version of Tailrace wrote it.",

@@ -21,6 +21,7 @@ from tailrace.errors import ConfigError, PublishError
 from tailrace.event import Record
 from tailrace.kafka.client import KafkaOptions, error_of, translate
 from tailrace.kafka.topics import create_topic, topic_config
+from tailrace.positions.base import MALFORMED
 from tailrace.routing.specs import TopicSpec
 
 SUFFIX = ".marks"
@@ -69,7 +70,7 @@ class Resolution:
                 fingerprint=None if found.get("fingerprint") is None else str(found["fingerprint"]),
                 new_id=str(found.get("new_id") or ""),
             )
-        except (ValueError, KeyError, TypeError, AttributeError):
+        except MALFORMED:
             return cls(UNREADABLE)
 
 

@@ -19,6 +19,7 @@ from tailrace.dlq.resolutions import PUBLISHED, Resolution, resolutions_topic
 from tailrace.event import Headers, Record
 from tailrace.kafka.client import KafkaOptions
 from tailrace.kafka.reader import OffsetRange, RangeReader, read_topic
+from tailrace.positions.base import MALFORMED
 
 WAITING = "waiting"
 """The reason of an event that waits behind a parked key."""
@@ -40,7 +41,7 @@ def of_dead_letter(letter: DeadLetter, id_column: str) -> Undelivered | None:
     if event_id is None:
         try:
             found = orjson.loads(letter.value)[id_column]
-        except (ValueError, KeyError, TypeError):
+        except MALFORMED:
             return None
         if not isinstance(found, str):
             return None

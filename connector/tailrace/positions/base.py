@@ -43,6 +43,10 @@ class Position(Protocol):
     def to_json(self) -> dict[str, Any]: ...
 
 
+MALFORMED = (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError)
+"""What parsing a JSON record of ours may raise if something else wrote it. `1e999` is JSON, and no integer."""
+
+
 def to_stored(position: Position) -> dict[str, Any]:
     """Returns the stored form, which people can read on the offsets topic."""
     return {"format": FORMAT, **position.to_json()}

@@ -16,6 +16,7 @@ from typing import NamedTuple
 from confluent_kafka import KafkaException
 
 from tailrace.kafka.client import KafkaOptions, error_of, translate, write_record
+from tailrace.positions.base import MALFORMED
 from tailrace.state.offsets import read_keys
 
 SUFFIX = "/topics/"
@@ -61,6 +62,6 @@ def recall(pipeline: str, found: Mapping[bytes, bytes]) -> KnownTopics:
             if rules["template"]:
                 templates.append(str(rules["template"]))
             complete |= bool(rules["first"])
-        except (ValueError, KeyError, TypeError):
+        except MALFORMED:
             continue
     return KnownTopics(frozenset(topics), tuple(templates), complete)

@@ -18,7 +18,7 @@ from tailrace.event import Record
 from tailrace.kafka.client import KafkaOptions, admin_config, error_of, require_token, translate, unusable
 from tailrace.kafka.reader import STALL_SECONDS, TopicFollower
 from tailrace.kafka.topics import create_topic, topic_config
-from tailrace.positions.base import Position, from_stored, to_stored
+from tailrace.positions.base import MALFORMED, Position, from_stored, to_stored
 from tailrace.routing.specs import TopicSpec
 
 Admin = AdminClient
@@ -83,7 +83,7 @@ def read(options: KafkaOptions) -> Position | None:
 def parse(options: KafkaOptions, value: bytes) -> Position:
     try:
         return from_stored(json.loads(value))
-    except (ValueError, KeyError, TypeError) as error:
+    except MALFORMED as error:
         raise OffsetRecordCorrupt(
             f"the record under key {options.pipeline!r} on {options.offsets_topic} is not a position: {error!r}",
             why="Something else wrote it, or a newer version of Tailrace did.",

@@ -15,7 +15,7 @@ from typing import Any
 
 from tailrace.kafka.client import KafkaOptions
 from tailrace.kafka.reader import TopicFollower
-from tailrace.positions.base import Position
+from tailrace.positions.base import MALFORMED, Position
 from tailrace.state import offsets
 from tailrace.state.process_identity import has_ended
 from tailrace.state.status import parse_failure, status_key
@@ -73,7 +73,7 @@ def parse_owner(value: bytes | None) -> Owner | None:
         return Owner(
             str(found["instance"]), str(found["host"]), int(found["pid"]), int(found["since_ms"]), str(found["process"])
         )
-    except (KeyError, TypeError, ValueError):
+    except MALFORMED:
         return Owner(value.decode("utf-8", "replace"))
 
 
@@ -86,7 +86,7 @@ def is_released(owner: Owner, heartbeat: bytes | None) -> bool:
 def _object(value: bytes) -> dict[str, Any]:
     try:
         found = json.loads(value)
-    except ValueError:
+    except MALFORMED:
         return {}
     return found if isinstance(found, dict) else {}
 

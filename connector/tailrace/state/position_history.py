@@ -19,7 +19,7 @@ from confluent_kafka.admin import AdminClient
 from tailrace.kafka.client import KafkaOptions
 from tailrace.kafka.reader import RangeReader
 from tailrace.kafka.topics import create_topic, partition_counts
-from tailrace.positions.base import Position, from_stored, to_stored
+from tailrace.positions.base import MALFORMED, Position, from_stored, to_stored
 from tailrace.routing.specs import TopicSpec
 
 SUFFIX = "-ledger"
@@ -103,7 +103,7 @@ def read_all(options: KafkaOptions) -> tuple[list[PositionEntry], dict[str, froz
         try:
             topics = orjson.loads(value)["offsets"]
             others.setdefault(name.partition(b"/")[0].decode(), set()).update(topics)
-        except (ValueError, KeyError, TypeError):
+        except MALFORMED:
             pass  # not an entry
 
     entries = _read(options, 0, note)
@@ -130,7 +130,7 @@ def _read(options: KafkaOptions, since_ms: int, other: Callable[[bytes, bytes], 
 def _parse_entry(value: bytes) -> PositionEntry | None:
     try:
         return PositionEntry.from_json(json.loads(value))
-    except (ValueError, KeyError, TypeError, AttributeError):
+    except MALFORMED:
         return None
 
 

@@ -18,7 +18,7 @@ from confluent_kafka import KafkaException
 from tailrace.errors import OffsetRecordCorrupt
 from tailrace.event import Record
 from tailrace.kafka.client import KafkaOptions, write_record
-from tailrace.positions.base import Position, from_stored, to_stored
+from tailrace.positions.base import MALFORMED, Position, from_stored, to_stored
 from tailrace.state.offsets import read_keys
 
 SUFFIX = "/rewind"
@@ -83,7 +83,7 @@ def parse(options: KafkaOptions, value: bytes) -> Rewind:
         found = json.loads(value)
         start, until = from_stored(found["start"]), from_stored(found["until"])
         return Rewind(str(found["id"]), start, until, int(found["at_ms"]), str(found.get("by", "")))
-    except (ValueError, KeyError, TypeError) as error:
+    except MALFORMED as error:
         raise OffsetRecordCorrupt(
             f"the record under key {key(options).decode()!r} on {options.offsets_topic} is not a rewind: {error!r}",
             why="Something else wrote it, or a newer version of Tailrace did.",

@@ -20,6 +20,7 @@ from confluent_kafka import KafkaException
 from tailrace import __version__
 from tailrace.errors import TailraceError
 from tailrace.kafka.client import KafkaOptions, write_record
+from tailrace.positions.base import MALFORMED
 from tailrace.state.offsets import STATUS_SUFFIX
 
 STANDBY_SUFFIX = "/standby"
@@ -58,7 +59,7 @@ def parse_failure(value: bytes | None) -> str:
     try:
         found = json.loads(value or b"{}")
         return str(found["error"]["code"]) if found["state"] == "FAILED" else ""
-    except (ValueError, KeyError, TypeError):
+    except MALFORMED:
         return ""
 
 

@@ -22,6 +22,8 @@ from tailrace.worker.wiring import Wiring
 
 LOOK_SECONDS = 0.5
 """How often a waiting instance checks whether the pipeline is free."""
+STALE_SECONDS = 1.0
+"""After this long, it is checked again that nobody runs the pipeline before it is taken over."""
 ANNOUNCE_SECONDS = 10.0
 """How often it announces that it waits."""
 
@@ -56,7 +58,12 @@ class Standby:
         watch = self.watch
         while not self._stopped.is_set():
             watch.look()
+            looked = time.monotonic()
             busy = self._busy(watch)
+            if busy is None and time.monotonic() - looked > STALE_SECONDS:
+                # The check took long, or this process was suspended: another instance may have started meanwhile.
+                watch.look()
+                busy = _in_use(watch) if watch.in_use else None
             if busy is None and self._follow_target and watch.target not in (None, RUNNING):
                 self._on_state("WAITING", _suspended(watch.target))
             elif busy is None:

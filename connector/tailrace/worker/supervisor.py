@@ -19,9 +19,11 @@ from tailrace.errors import (
     Action,
     Fenced,
     KafkaUnavailable,
+    OutcomeUnknown,
     PipelineStalled,
     RecordDelayed,
     RecordsRefused,
+    SourceError,
     TailraceError,
     TokenUnavailable,
     TopicLimitsChanged,
@@ -32,6 +34,7 @@ from tailrace.kafka.publisher import Publisher
 from tailrace.pipeline.loop import PipelineLoop
 from tailrace.pipeline.processor import EventProcessor
 from tailrace.positions.base import Position
+from tailrace.state import offsets
 from tailrace.state.ownership import Ownership
 from tailrace.state.rewind_marker import Rewind
 from tailrace.state.sequences import StoredSequences
@@ -145,7 +148,8 @@ class Supervisor:
                 self._log.of("tailrace.kafka").warning("topic limits", what=changed.what, why=changed.why)
             except TailraceError as ended:
                 self.metrics.attempt_failed(ended)
-                left = self._recovered_or(self._wiring.diagnosed(ended))
+                left = self._unless_replaced(self._wiring.diagnosed(ended))
+                left = left and self._recovered_or(left)
                 if left is None:
                     continue
                 if left.action is not Action.RETRY and not self._still_ours(left):
@@ -280,6 +284,28 @@ class Supervisor:
         finally:
             if self._ownership.taken:
                 self._standby.end(keep_watch=watch is not None)
+
+    def _unless_replaced(self, error: TailraceError) -> TailraceError | None:
+        """Returns another error, or None for a new start, if a source error may be the work of another instance.
+
+        An instance that is suspended while it opens the source may find a slot that another one has created or moved.
+        """
+        if not isinstance(error, SourceError) or error.action is Action.RETRY or not self._ownership.taken:
+            return error
+        try:
+            self._step_aside()
+            found = offsets.read(self._wiring.kafka) if self._ownership.taken else None
+            if found is not None and found != self.stored():
+                return OutcomeUnknown(
+                    error.what,
+                    why="Another instance has stored a position since this one has read it.",
+                    remedy="Tailrace reads the position again, by itself.",
+                )
+        except Fenced as fenced:
+            return fenced
+        except TailraceError:
+            return error
+        return error if self._ownership.taken else None
 
     def _recovered_or(self, error: TailraceError) -> TailraceError | None:
         """Tries a recovery; returns None if it succeeded, else the error to handle.

@@ -8,10 +8,12 @@ that is sent in fragments counts as one: its position is that of the last fragme
 from __future__ import annotations
 
 import json
+import struct
 from dataclasses import replace
 from typing import Any
 
 from bson import json_util
+from bson.errors import BSONError
 from bson.timestamp import Timestamp
 
 from tailrace.errors import CollectionGone, ProtocolError
@@ -61,6 +63,16 @@ class ChangeFollower:
 
     def feed_all(self, raw: list[bytes]) -> None:
         """The same for several changes; decodes them together if all are plain inserts, which is faster."""
+        try:
+            self._feed_all(raw)
+        except (LookupError, TypeError, ValueError, AttributeError, OverflowError, struct.error, BSONError) as error:
+            raise ProtocolError(
+                f"a change cannot be read ({type(error).__name__})",
+                why="It does not have the form of a change event.",
+                remedy="Start again. If that fails again, report it with the server's version.",
+            ) from error
+
+    def _feed_all(self, raw: list[bytes]) -> None:
         inserts = [insert for insert in map(insert_of, raw) if insert is not None]
         if len(inserts) < len(raw) or self._fragments:
             for each in raw:

@@ -79,6 +79,8 @@ def _fields(raw: bytes) -> Iterator[tuple[int, bytes]]:
     while raw[at]:
         value = raw.index(0, at + 1) + 1
         end = value + _size(raw, raw[at], value)
+        if end < value:
+            raise ValueError("a field has a negative size")
         yield raw[at], raw[at:end]
         at = end
 

@@ -44,11 +44,23 @@ def documents_of(array: bytes) -> list[bytes]:
     """Returns the raw documents of a BSON array."""
     found: list[bytes] = []
     at, index, length = 4, array.index, _length
-    while array[at] == DOCUMENT:
-        begin = index(0, at + 1) + 1
-        at = begin + length(array, begin)[0]
-        found.append(array[begin:at])
+    try:
+        while array[at] == DOCUMENT:
+            begin = index(0, at + 1) + 1
+            at = begin + length(array, begin)[0]
+            if at <= begin:
+                raise _malformed()
+            found.append(array[begin:at])
+    except (IndexError, ValueError, struct_error):
+        raise _malformed() from None
     return found
+
+
+def _malformed() -> ProtocolError:
+    return ProtocolError(
+        "a batch of changes is not valid BSON",
+        remedy="Start again. If that fails again, report the server's version.",
+    )
 
 
 def split_batch(cursor: bytes) -> tuple[bytes, bytes]:
@@ -58,7 +70,10 @@ def split_batch(cursor: bytes) -> tuple[bytes, bytes]:
             "the response to getMore does not begin with its batch", remedy="Report the server's version."
         )
     begin = 4 + len(_BATCH)
-    end = begin + _length(cursor, begin)[0]
+    try:
+        end = begin + _length(cursor, begin)[0]
+    except struct_error:
+        raise _malformed() from None
     rest = cursor[end:]
     return cursor[begin:end], (4 + len(rest)).to_bytes(4, "little") + rest
 

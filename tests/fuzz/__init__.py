@@ -1,0 +1,1 @@
+"""Mutated bytes for everything that meets outside bytes; see docs/simulation.md."""

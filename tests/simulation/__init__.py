@@ -1,0 +1,1 @@
+"""Deterministic simulation of the servers around the connector and the projections; see docs/simulation.md."""
