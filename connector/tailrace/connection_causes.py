@@ -12,7 +12,8 @@ NO_FILES = "This process may open no more files, so it cannot connect: raise its
 
 _UNACCEPTED = re.compile(
     r"certificate[ _]verify[ _]failed|server certificate for .* does not match|root certificate file|"
-    r"(hostname|ip address) mismatch|(certificate|provider) signature failure|alert (unknown ca|bad certificate|certificate \w+)",
+    r"(hostname|ip address) mismatch|(certificate|provider) signature failure|"
+    r"alert (unknown ca|bad certificate|certificate \w+)",
     re.IGNORECASE | re.DOTALL,
 )
 

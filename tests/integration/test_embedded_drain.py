@@ -12,11 +12,11 @@ import pytest
 from pymongo import IndexModel
 from pymongo.collection import Collection
 
-from helpers.tcp_proxy import TcpProxy
 from tailrace.backoff import Backoff
 from tailrace.embedded import Drainer, EmbeddedOutbox, Entry, MongoTarget, strict
 from tailrace.errors import ConfigError
 from tailrace.testkit.stack import MongoServer, wait_until
+from tailrace.testkit.tcp_proxy import TcpProxy
 
 QUICK = Backoff(0.05, 0.4, jitter=0.0)
 Make = Callable[..., Drainer]

@@ -426,10 +426,7 @@ class PipelineSettings(Section):
             )
         if self.rules.sequence is not None:
             self._require_sequence(self.rules.sequence)
-        if self.kafka.auth is not None:
-            require_token_login(self.kafka.settings)
-        if self.source.auth is not None and self.source.postgres is not None:
-            require_token_address(self.source.postgres)
+        self._require_token_logins()
         self.format.require_registry(has_registry=self.schemas is not None and self.schemas.registry is not None)
         checked_settings(
             self.kafka.settings,
@@ -437,6 +434,12 @@ class PipelineSettings(Section):
             transactional=self.kafka.delivery == "exactly_once",
         )
         return self
+
+    def _require_token_logins(self) -> None:
+        if self.kafka.auth is not None:
+            require_token_login(self.kafka.settings)
+        if self.source.auth is not None and self.source.postgres is not None:
+            require_token_address(self.source.postgres)
 
     def _require_no_table(self) -> None:
         """Refuses settings of outbox rows: an embedded outbox has keys and bytes, and deletes them itself."""

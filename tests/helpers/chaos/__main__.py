@@ -1,6 +1,5 @@
 """`make chaos MINUTES=… SEED=…`: see the package."""
 
-# ruff: noqa: T201 - a command
 from __future__ import annotations
 
 import argparse
