@@ -384,8 +384,7 @@ class PipelineSettings(Section):
         """Fills in defaults that depend on other settings, and validates settings across sections."""
         slot = f"tailrace_{self.pipeline.replace('-', '_')}"
         layout = LAYOUTS[self.outbox.layout]
-        if self.source.rocksdb is not None:
-            self._require_no_table()
+        self._require_no_table()
         if self.source.mongo is not None and "mongo" not in layout.databases:
             raise wrong("debezium or document, for MongoDB", "choose one of them", "outbox", "layout")
         if self.source.messages is not None:
@@ -442,7 +441,9 @@ class PipelineSettings(Section):
             require_token_address(self.source.postgres)
 
     def _require_no_table(self) -> None:
-        """Refuses settings of outbox rows: an embedded outbox has keys and bytes, and deletes them itself."""
+        """Refuses settings of rows beside an embedded outbox: it has keys and bytes, and deletes them itself."""
+        if self.source.rocksdb is None:
+            return
         given: list[str] = [name for name in ("outbox", "archive", "retention") if name in self.model_fields_set]
         given += ["marks"] if self.marks != "none" else []
         for name in given:
