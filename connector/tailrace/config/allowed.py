@@ -92,6 +92,11 @@ def _own_credentials(tree: Mapping[str, Any]) -> Iterator[SettingProblem]:
         address = source.get(name) if isinstance(source, dict) else None
         if isinstance(address, str) and pattern.search(unquote(address)):
             yield SettingProblem(("source", name), _OWN, _OWN_REMEDY)
+    for name, section in (("source", source), ("kafka", kafka)):
+        auth = section.get("auth") if isinstance(section, dict) else None
+        for way in ("aws_iam", "provider"):  # tokens of the machine's identity
+            if isinstance(auth, dict) and auth.get(way):
+                yield SettingProblem((name, "auth", way), _OWN, _OWN_REMEDY)
     settings = kafka.get("settings") if isinstance(kafka, dict) else None
     for name in settings if isinstance(settings, dict) else ():
         if str(name).lower() in OWN_CREDENTIALS:

@@ -58,3 +58,10 @@ def test_a_console_behind_a_proxy_is_answered() -> None:
 def test_pages_of_the_same_address_are_answered() -> None:
     assert status(Host="localhost:8083", Origin="http://localhost:8083") == 200
     assert status(Host="worker.example", Origin="https://Worker.example", loopback=False) == 200
+
+
+def test_a_page_of_another_site_cannot_use_credentials_through_a_proxy() -> None:
+    """The browser adds the user's basic authentication or client certificate by itself."""
+    given = {"Host": "worker", "Origin": "https://evil.example", "X_Forwarded_For": "10.0.0.1"}
+    assert status(**given, loopback=False, Sec_Fetch_Site="cross-site", Authorization="Basic eA==") == 403
+    assert status(**given, loopback=False, Sec_Fetch_Site="same-origin", Authorization="Basic eA==") == 200

@@ -80,6 +80,8 @@ def test_files_are_allowed_by_folder(tmp_path: Path) -> None:
     [
         {"kafka.settings.sasl.oauthbearer.assertion.file": "/etc/shadow"},
         {"kafka.settings": '{"sasl.oauthbearer.metadata.authentication.type": "azure_imds"}'},
+        {"kafka.auth.aws_iam.region": "eu-central-1"},
+        {"source.auth.provider": "gcp"},
         {"source.postgres": "service=prod host=evil"},
         {"source.postgres": "postgresql://u@evil/db?passfile=/root/.pgpass"},
         {"source.postgres": "postgresql://u@evil/db?pass%66ile=/root/.pgpass"},
