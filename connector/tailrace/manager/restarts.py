@@ -22,6 +22,7 @@ MAY_RECOVER = frozenset(
         "Fenced",
         # An operator fixes the server, its rights or its topics, and nothing of Tailrace.
         "CertificateInvalid",
+        "TokenRefused",
         "AccessRefused",
         "SourceReadOnly",
         "PublicationBroken",
