@@ -75,8 +75,8 @@ def _chaos() -> list[str]:
     run: dict[str, Any] = json.loads(CHAOS_RESULT.read_text(encoding="utf-8"))
     verdict = "passed" if run["passed"] else "FAILED"
     lines = [
-        f"\nThe last stored run {verdict}: {run['minutes']:g} minutes of planned faults (seed {run['seed']}, "
-        f"{run['seconds'] / 60:.0f} minutes with\nrecoveries), {run['faults_injected']} faults, "
+        f"\nThe last stored run {verdict}: seed {run['seed']}, {run['seconds'] / 60:.0f} minutes, "
+        f"{run['faults_injected']} of {len(run['schedule'])} planned faults (the machine was busy\nif these differ), "
         f"{run['events_compared']:,} events compared.\n\n| fault | on | times |\n|---|---|---|\n"
     ]
     for name, count in sorted(run["faults"].items()):
