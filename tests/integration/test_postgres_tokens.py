@@ -21,7 +21,7 @@ import secrets, time
 from pathlib import Path
 import psycopg
 from psycopg import sql
-from tailrace.auth.tokens import Token
+from tailrace.auth.tokens import AccessToken
 
 def token(request):
     assert request.service == "postgres"
@@ -30,7 +30,7 @@ def token(request):
         admin.execute(sql.SQL("ALTER ROLE {} PASSWORD {}").format(sql.Identifier(request.user), sql.Literal(password)))
     with Path(request.options["log"]).open("a") as log:
         log.write(f"{request.user} {password}\\n")
-    return Token(password, time.time() + 900)
+    return AccessToken(password, time.time() + 900)
 """
 MAIN = """
 import sys

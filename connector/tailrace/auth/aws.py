@@ -14,7 +14,7 @@ from typing import Any
 from urllib.parse import urlencode
 
 from tailrace import __version__
-from tailrace.auth.tokens import Token
+from tailrace.auth.tokens import AccessToken
 from tailrace.errors import ConfigError, TokenRefused, TokenUnavailable, install_remedy
 
 VALID_SECONDS = 900
@@ -31,12 +31,12 @@ class MskToken:
     region: str
     profile: str = ""
 
-    def fetch(self) -> Token:
+    def fetch(self) -> AccessToken:
         began = time.time()
         address = f"https://kafka.{self.region}.amazonaws.com/"
         url = presigned(self, "kafka-cluster", address, {"Action": "kafka-cluster:Connect"})
         url += f"&User-Agent=tailrace%2F{__version__}"
-        return Token(base64.urlsafe_b64encode(url.encode()).decode().rstrip("="), began + VALID_SECONDS)
+        return AccessToken(base64.urlsafe_b64encode(url.encode()).decode().rstrip("="), began + VALID_SECONDS)
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,11 +49,11 @@ class RdsToken:
     user: str
     profile: str = ""
 
-    def fetch(self) -> Token:
+    def fetch(self) -> AccessToken:
         began = time.time()
         address = f"https://{self.host}:{self.port}/"
         url = presigned(self, "rds-db", address, {"Action": "connect", "DBUser": self.user})
-        return Token(url.removeprefix("https://"), began + VALID_SECONDS)
+        return AccessToken(url.removeprefix("https://"), began + VALID_SECONDS)
 
 
 def presigned(login: MskToken | RdsToken, service: str, address: str, parameters: Mapping[str, str]) -> str:

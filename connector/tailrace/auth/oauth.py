@@ -19,7 +19,7 @@ from urllib.parse import quote_plus, urlencode, urlsplit
 
 import orjson
 
-from tailrace.auth.tokens import Token
+from tailrace.auth.tokens import AccessToken
 from tailrace.connection_causes import certificate_error
 from tailrace.errors import ConfigError, TokenRefused, TokenUnavailable
 
@@ -50,7 +50,7 @@ class OAuthClient:
     """Trusted authorities for the token server. Empty: those of the system."""
     timeout: float = 10.0
 
-    def fetch(self) -> Token:
+    def fetch(self) -> AccessToken:
         began = time.time()
         answer = self._ask()
         token = answer.get("access_token")
@@ -64,7 +64,7 @@ class OAuthClient:
             seconds = 0.0
         if not 0 < seconds < 10**9:
             raise self._unavailable("its token has no valid expires_in")
-        return Token(token, began + seconds, self.client_id, dict(self.extensions))
+        return AccessToken(token, began + seconds, self.client_id, dict(self.extensions))
 
     def _ask(self) -> dict[str, object]:
         form = {"grant_type": "client_credentials", **({"scope": self.scope} if self.scope else {})}

@@ -1,6 +1,6 @@
-"""Token providers of installed packages, named by their entry point in the group `tailrace.auth`.
+"""AccessToken providers of installed packages, named by their entry point in the group `tailrace.auth`.
 
-A provider is a function that gets a `TokenRequest` and returns a `Token`:
+A provider is a function that gets a `TokenRequest` and returns a `AccessToken`:
 
     [project.entry-points."tailrace.auth"]
     gcp = "tailrace_gcp:token"
@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from importlib.metadata import entry_points
 
-from tailrace.auth.tokens import Token
+from tailrace.auth.tokens import AccessToken
 from tailrace.errors import ConfigError, TailraceError, TokenUnavailable
 
 GROUP = "tailrace.auth"
@@ -43,7 +43,7 @@ class PluginToken:
     port: int = 0
     user: str = ""
 
-    def fetch(self) -> Token:
+    def fetch(self) -> AccessToken:
         provide = load(self.name)
         request = TokenRequest(self.service, dict(self.options), self.host, self.port, self.user)
         try:
@@ -56,16 +56,16 @@ class PluginToken:
                 why="The error was raised by the installed package that provides the tokens.",
                 remedy="See the documentation of that package. Tailrace retries by itself.",
             ) from None
-        if not isinstance(token, Token) or not token.value:
+        if not isinstance(token, AccessToken) or not token.value:
             raise ConfigError(
                 f"the token provider {self.name} returned no token",
-                why="It must return a non-empty tailrace.auth.tokens.Token.",
+                why="It must return a non-empty tailrace.auth.tokens.AccessToken.",
                 remedy="Correct or update the package that provides it.",
             )
         return token
 
 
-def load(name: str) -> Callable[[TokenRequest], Token]:
+def load(name: str) -> Callable[[TokenRequest], AccessToken]:
     """Returns the provider of this name; raises ConfigError if there is not exactly one."""
     found = {each.value: each for each in entry_points(group=GROUP, name=name)}
     known = ", ".join(sorted({each.name for each in entry_points(group=GROUP)})) or "none"
@@ -77,7 +77,7 @@ def load(name: str) -> Callable[[TokenRequest], Token]:
         )
     [entry] = found.values()
     try:
-        provide: Callable[[TokenRequest], Token] = entry.load()
+        provide: Callable[[TokenRequest], AccessToken] = entry.load()
     except Exception as error:  # noqa: BLE001 - foreign code
         raise ConfigError(
             f"the token provider {name} cannot be loaded: {type(error).__name__}",

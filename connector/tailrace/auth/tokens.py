@@ -23,7 +23,7 @@ PAUSE_SECONDS = 0.5
 
 
 @dataclass(frozen=True, slots=True)
-class Token:
+class AccessToken:
     """A token, when it expires (seconds since 1970), and what SASL/OAUTHBEARER sends with it."""
 
     value: str = field(repr=False)
@@ -35,21 +35,21 @@ class Token:
 class TokenProvider(Protocol):
     """Implemented by frozen dataclasses: providers are keys of the cache."""
 
-    def fetch(self) -> Token:
+    def fetch(self) -> AccessToken:
         """Asks for a new token. Raises TokenUnavailable if that may succeed later, or TokenRefused."""
 
 
 class _Cached:
     def __init__(self) -> None:
         self.lock = threading.Lock()
-        self.token: Token | None = None
+        self.token: AccessToken | None = None
         self.renew_at = 0.0
 
 
 _cache: dict[TokenProvider, _Cached] = {}
 
 
-def current(provider: TokenProvider, *, sleep: Callable[[float], None] = time.sleep) -> Token:
+def current(provider: TokenProvider, *, sleep: Callable[[float], None] = time.sleep) -> AccessToken:
     """Returns a token that stays valid for a while. While one thread fetches it, others wait for it."""
     cached = _cache.setdefault(provider, _Cached())
     with cached.lock:
@@ -60,7 +60,7 @@ def current(provider: TokenProvider, *, sleep: Callable[[float], None] = time.sl
         return cached.token
 
 
-def _fetch(provider: TokenProvider, sleep: Callable[[float], None]) -> Token:
+def _fetch(provider: TokenProvider, sleep: Callable[[float], None]) -> AccessToken:
     for attempt in range(1, TRIES):
         try:
             return provider.fetch()

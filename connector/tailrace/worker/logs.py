@@ -30,6 +30,7 @@ AUDIT = "tailrace.audit"
 LOGGERS = (
     OWN,
     "tailrace.alerts",
+    "tailrace.embedded",
     "tailrace.http",
     "tailrace.kafka",
     "tailrace.marks",

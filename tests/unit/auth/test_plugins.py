@@ -1,4 +1,4 @@
-"""Token providers of installed packages: only entry points, never a module or class by its name."""
+"""AccessToken providers of installed packages: only entry points, never a module or class by its name."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from tailrace.auth.plugins import PluginToken
 from tailrace.errors import ConfigError, TokenUnavailable
 
 CODE = """
-from tailrace.auth.tokens import Token
+from tailrace.auth.tokens import AccessToken
 def token(request):
-    return Token(f"{request.service} {request.user} {request.host} {request.options['audience']}", 4e9)
+    return AccessToken(f"{request.service} {request.user} {request.host} {request.options['audience']}", 4e9)
 def broken(request):
     raise RuntimeError("secret-4711")
 def nothing(request):

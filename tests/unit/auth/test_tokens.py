@@ -11,22 +11,22 @@ from dataclasses import dataclass, field
 import pytest
 
 from tailrace.auth import tokens
-from tailrace.auth.tokens import TRIES, Token, current
+from tailrace.auth.tokens import TRIES, AccessToken, current
 from tailrace.errors import TokenRefused, TokenUnavailable
 
 
 @dataclass(frozen=True, eq=False)
 class Provider:
-    answer: Callable[[int], Token]
+    answer: Callable[[int], AccessToken]
     calls: list[int] = field(default_factory=list)
 
-    def fetch(self) -> Token:
+    def fetch(self) -> AccessToken:
         self.calls.append(1)
         return self.answer(len(self.calls))
 
 
-def lives(seconds: float) -> Callable[[int], Token]:
-    return lambda number: Token(f"token-{number}", time.time() + seconds)
+def lives(seconds: float) -> Callable[[int], AccessToken]:
+    return lambda number: AccessToken(f"token-{number}", time.time() + seconds)
 
 
 def test_a_valid_token_is_shared() -> None:
@@ -49,7 +49,7 @@ def test_a_token_is_renewed_before_clients_ask_for_a_new_one(
 
 
 def test_an_unavailable_server_is_asked_a_bounded_number_of_times() -> None:
-    def fail(_: int) -> Token:
+    def fail(_: int) -> AccessToken:
         raise TokenUnavailable("away")
 
     provider, pauses = Provider(fail), list[float]()
@@ -60,19 +60,19 @@ def test_an_unavailable_server_is_asked_a_bounded_number_of_times() -> None:
 
 
 def test_a_server_that_recovers() -> None:
-    def third(number: int) -> Token:
+    def third(number: int) -> AccessToken:
         if number < TRIES:
             raise TokenUnavailable("away")
-        return Token("late", time.time() + 60)
+        return AccessToken("late", time.time() + 60)
 
     assert current(Provider(third), sleep=lambda _: None).value == "late"
 
 
 def test_a_refusal_is_not_repeated_but_asked_again_later() -> None:
-    def refuse(number: int) -> Token:
+    def refuse(number: int) -> AccessToken:
         if number == 1:
             raise TokenRefused("no")
-        return Token("now", time.time() + 60)
+        return AccessToken("now", time.time() + 60)
 
     provider = Provider(refuse)
     with pytest.raises(TokenRefused):
@@ -83,10 +83,10 @@ def test_a_refusal_is_not_repeated_but_asked_again_later() -> None:
 def test_a_slow_server_holds_up_only_its_own_clients() -> None:
     asked, answer = threading.Event(), threading.Event()
 
-    def slow(_: int) -> Token:
+    def slow(_: int) -> AccessToken:
         asked.set()
         assert answer.wait(30)
-        return Token("slow", time.time() + 60)
+        return AccessToken("slow", time.time() + 60)
 
     with ThreadPoolExecutor(1) as pool:
         waiting = pool.submit(current, Provider(slow))

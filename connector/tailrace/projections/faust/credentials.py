@@ -41,7 +41,7 @@ class SharedToken(AbstractTokenProvider):  # type: ignore[misc]  # aiokafka has 
             # aiokafka then treats the broker as unavailable and tries again.
             raise KafkaConnectionError(f"{error.code}: {error.what}") from None
 
-    async def current(self) -> tokens.Token:
+    async def current(self) -> tokens.AccessToken:
         return await asyncio.to_thread(tokens.current, self.provider)
 
     def extensions(self) -> dict[str, str]:
