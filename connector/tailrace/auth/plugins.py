@@ -1,6 +1,6 @@
-"""AccessToken providers of installed packages, named by their entry point in the group `tailrace.auth`.
+"""Token providers of installed packages, named by their entry point in the group `tailrace.auth`.
 
-A provider is a function that gets a `TokenRequest` and returns a `AccessToken`:
+A provider is a function that gets a `TokenRequest` and returns an `AccessToken`:
 
     [project.entry-points."tailrace.auth"]
     gcp = "tailrace_gcp:token"

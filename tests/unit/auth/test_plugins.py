@@ -1,4 +1,4 @@
-"""AccessToken providers of installed packages: only entry points, never a module or class by its name."""
+"""Token providers of installed packages: only entry points, never a module or class by its name."""
 
 from __future__ import annotations
 
