@@ -1,4 +1,4 @@
-"""The connector process of a drill, which also cuts its own connections when it is told to.
+"""The connector process of a drill, which also cuts its own connections on command.
 
     python -m tailrace.testkit.drill.connector JOB
 
