@@ -12,6 +12,7 @@ import multiprocessing
 import os
 import signal
 import socket
+import tempfile
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from multiprocessing.context import ForkServerContext, ForkServerProcess
@@ -20,10 +21,14 @@ from typing import Any, TypeVar
 
 import orjson
 
+from tailrace.errors import ConfigError
 from tailrace.manager.process import ProcessSpec, run_pipeline
 from tailrace.manager.report import ErrorReport, PipelineReport
 
 PRELOAD = "tailrace.manager.preload"
+SOCKET_PATH = 107
+"""Longest path of a Unix socket, in bytes."""
+LONGEST_TEMP_FOLDER = SOCKET_PATH - len("/pymp-12345678/listener-12345678")
 REPORT_BYTES = 4 << 20
 """Most bytes of one report."""
 DRAIN_SECONDS = 0.5
@@ -36,6 +41,8 @@ class WarmProcess:
     """The process from which others are forked. Started with the first of them."""
 
     def __init__(self) -> None:
+        """Raises ConfigError if the path of the temporary folder is too long."""
+        require_short_temp_folder()
         self.context: ForkServerContext = multiprocessing.get_context("forkserver")
         self.context.set_forkserver_preload([PRELOAD])
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="processes")
@@ -72,6 +79,16 @@ class WarmProcess:
             return 255 if code is None else code
 
         return await self.call(reap)
+
+
+def require_short_temp_folder() -> None:
+    folder = os.fsencode(tempfile.gettempdir())
+    if len(folder) > LONGEST_TEMP_FOLDER:
+        raise ConfigError(
+            f"the path of the temporary folder has {len(folder)} bytes, and no process can be started",
+            why=f"`multiprocessing` creates a socket there, whose path may have {SOCKET_PATH} bytes.",
+            remedy=f"Set TMPDIR to a folder whose path has at most {LONGEST_TEMP_FOLDER} bytes.",
+        )
 
 
 class PipelineProcess:
