@@ -158,7 +158,8 @@ PIPELINE = (
 )
 
 
-@pytest.mark.parametrize("at_random", [2, pytest.param(15, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("at_random", [2, 15])
 def test_a_pipeline_killed_at_every_step(published: Published, tmp_path: Path, at_random: int) -> None:
     """Each accepted entry is published once, in the order of the acceptances, and no rejected one."""
     service = Service("kafka", tmp_path, "", "")

@@ -210,6 +210,7 @@ RIGHTS = {
 """The error without one of the printed lines, and what it names."""
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "right", [pytest.param(right, marks=[] if right == "--group" else [pytest.mark.slow]) for right in RIGHTS]
 )

@@ -37,6 +37,8 @@ from tailrace.testkit.stack import wait_until
 from tailrace.testkit.topic_reader import header, read_all
 from tailrace.worker.webhook import CallOutcome, WebhookCaller, WebhookOptions
 
+pytestmark = pytest.mark.slow
+"""Three servers with TLS of their own. test_tls.py has the same certificates before plain servers."""
 VALID = '{"order": "a", "revision": 1, "amount": 1, "currency": "EUR"}'
 ACLS = [f"--operation All {kind} '*'" for kind in ("--topic", "--group", "--transactional-id")]
 

@@ -23,6 +23,8 @@ from tailrace.testkit.topic_reader import RecordReader, consumed_records
 from tailrace.testkit.workload.users import OUTBOX
 from tailrace.testkit.workload.writer import Mix
 
+pytestmark = pytest.mark.slow
+"""A worker of Kafka Connect takes a minute of processor time to start and to compile."""
 VALID = Mix(invalid=0)
 """Debezium validates nothing: an invalid event is published like the others."""
 

@@ -135,7 +135,14 @@ def test_the_offset_counts_where_topics_no_longer_show_it(left: AbandonedConnect
     assert (found["published_beyond_offset"], found["completed"], found["pending"]) == (0, 0, 1)
 
 
-@pytest.mark.parametrize("kill", [failpoints.BEFORE_PRODUCE, failpoints.AFTER_PRODUCE, failpoints.AFTER_COMMIT])
+@pytest.mark.parametrize(
+    "kill",
+    [
+        pytest.param(failpoints.BEFORE_PRODUCE, marks=pytest.mark.slow),
+        failpoints.AFTER_PRODUCE,
+        pytest.param(failpoints.AFTER_COMMIT, marks=pytest.mark.slow),
+    ],
+)
 def test_a_killed_takeover_is_repeated(left: AbandonedConnector, tailrace: Tailrace, kill: str) -> None:
     left.rows("a")
     left.publish(*[event.id for event in left.shop.writers[0].written])

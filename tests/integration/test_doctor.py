@@ -67,7 +67,14 @@ def test_a_pipeline_without_problems_has_none(shop: Shop, doctor: Doctor) -> Non
     assert not {each["code"] for each in pipeline["findings"]} & {"type-without-schema", "type-without-route"}
 
 
-@pytest.mark.parametrize(("value", "code"), [("0", "off"), ("2s", "short"), ("1h", "long")])
+@pytest.mark.parametrize(
+    ("value", "code"),
+    [
+        ("0", "off"),
+        pytest.param("2s", "short", marks=pytest.mark.slow),
+        pytest.param("1h", "long", marks=pytest.mark.slow),
+    ],
+)
 def test_the_wal_sender_timeout(doctor: Doctor, system: Callable[[str, str], None], value: str, code: str) -> None:
     system("wal_sender_timeout", value)
     doctor.heals(f"wal-sender-timeout-{code}", severity="warning")
@@ -136,6 +143,7 @@ def test_a_large_table_is_only_sampled(shop: Shop, doctor: Doctor) -> None:
     assert shop.execute("SELECT pg_relation_size('outbox') / 8192")[0][0] > 5 * shop.execute(pages)[0][0]
 
 
+@pytest.mark.slow
 def test_a_partitioned_table_is_sampled(shop: Shop, doctor: Doctor, monkeypatch: pytest.MonkeyPatch) -> None:
     for statement in (
         "DROP TABLE outbox",
@@ -166,6 +174,7 @@ def test_a_topic_that_does_not_exist(shop: Shop, doctor: Doctor) -> None:
     assert "type-topic-missing" not in doctor.codes()
 
 
+@pytest.mark.slow
 def test_settings_of_topics(shop: Shop, doctor: Doctor, make_topic: MakeTopic) -> None:
     make_topic(
         shop.topic,
@@ -179,6 +188,7 @@ def test_settings_of_topics(shop: Shop, doctor: Doctor, make_topic: MakeTopic) -
     doctor.heals("event-topic-compacted", shop.topic, severity="warning")
 
 
+@pytest.mark.slow
 def test_a_setting_that_a_spec_declares(shop: Shop, doctor: Doctor, make_topic: MakeTopic) -> None:
     """It is fixed in the spec, from where `topics apply` sets it."""
     file = shop.folder / "topics" / "orders.yaml"
@@ -189,6 +199,7 @@ def test_a_setting_that_a_spec_declares(shop: Shop, doctor: Doctor, make_topic: 
     assert "unclean.leader.election.enable: 'false'" in file.read_text()
 
 
+@pytest.mark.slow
 def test_settings_of_internal_topics(shop: Shop, doctor: Doctor, make_topic: MakeTopic) -> None:
     offsets = f"{shop.name}.offsets"
     shop.configure(kafka={"offsets_topic": offsets})
@@ -214,6 +225,7 @@ def only_for_others(shop: Shop, kind: ResourceType, name: str) -> None:
         added.result(30)
 
 
+@pytest.mark.slow
 def test_rights_on_topics_and_on_the_transactional_id(shop: Shop, doctor: Doctor, make_topic: MakeTopic) -> None:
     make_topic(shop.topic, 3)
     only_for_others(shop, ResourceType.TOPIC, shop.topic)
@@ -286,6 +298,7 @@ def state(shop: Shop) -> object:
     )
 
 
+@pytest.mark.slow
 def test_a_standby_without_the_slot(shop18: Shop, capsys: pytest.CaptureFixture[str], kafka_tools: Path) -> None:
     """The slot becomes a failover slot by the printed command."""
     doctor = Doctor(shop18, capsys, kafka_tools)
