@@ -9,6 +9,8 @@ COMPILED := $(VENV)/.compiled
 OLDEST := .venv-oldest
 PYTEST := PYTHONDONTWRITEBYTECODE= PYTHONPYCACHEPREFIX=$(CURDIR)/.pytest_cache/bytecode $(BIN)/python -m pytest
 JOBS   ?= 10
+# The slow tests start more servers each.
+SLOW_JOBS ?= 6
 # Both distributions of this repository: neither is taken from a package index.
 TREE   := -e ./distributions/outbox -e '.[dev]'
 
@@ -60,10 +62,10 @@ $(COMPILED): $(FETCHED)
 	@touch $@
 
 test: $(COMPILED) ## Run the tests on real servers; JOBS at a time, ARGS="tests/unit -x" for a part
-	@$(PYTEST) -q -n $(JOBS) --dist loadfile --no-loadscope-reorder -m "not slow" $(ARGS)
+	@$(PYTEST) -q -n $(JOBS) --dist loadfile --no-loadscope-reorder -m "not slow and not chaos" $(ARGS)
 
 test-slow: $(COMPILED) ## Run the tests that take long, such as the demo from a built wheel
-	@$(PYTEST) -q -n $(JOBS) --dist loadfile --no-loadscope-reorder -m slow $(ARGS)
+	@$(PYTEST) -q -n $(SLOW_JOBS) --dist loadfile --no-loadscope-reorder -m slow $(ARGS)
 
 $(OLDEST)/.ready: $(READY)
 	@echo "installing Tailrace and its tools into $(OLDEST), for the oldest supported Python"

@@ -13,19 +13,19 @@ from helpers.chaos.run import ChaosRun
 from helpers.chaos.world import World
 
 SEED = 20
-MINUTES = 2.0
+MINUTES = 1.0
 
 
-@pytest.mark.slow
+@pytest.mark.chaos
 @pytest.mark.timeout(1200)
-def test_two_minutes_of_random_faults(tmp_path: Path) -> None:
+def test_a_minute_of_random_faults(tmp_path: Path) -> None:
     with World(tmp_path, SEED) as world:
         report = ChaosRun(world, SEED, MINUTES, print).run()
         assert not report.failure
         # Each fault was injected, or says why not; the faults of all lanes were active at the same time.
         assert len(report.injected) == len(report.schedule)
-        assert report.faults.total() > 30, report.faults
-        assert min(each["published"] for each in report.pipelines.values()) > 500, report.pipelines
+        assert report.faults.total() > 15, report.faults
+        assert min(each["published"] for each in report.pipelines.values()) > 250, report.pipelines
         assert all(each["applied"] == each["events"] for each in report.projections.values())
         assert not report.restarted_by_supervisor["orders"], report.restarted_by_supervisor
         assert not report.restarted_by_supervisor["users"], report.restarted_by_supervisor
