@@ -23,9 +23,9 @@ make faults               # all rows: prints this table and stores it
 make faults ROWS=44,45    # some rows
 ```
 
-`make test` runs the faster half of these tests, `make test-slow` the rest, except row 70. Rounds are the test cases of a
-row (a test that kills at every failpoint is one round for each); a test may count in several rows. Results are those of
-the last complete run.
+`make test` runs the faster half of these tests, `make test-slow` the rest, except row 70. Rounds are the test cases of
+a row (a test that kills at every failpoint is one round for each); a test may count in several rows. Results are those
+of the last complete run.
 """
 
 CHAOS_RESULT = Path(__file__).parents[1] / "benchmarks" / "results" / "chaos.json"
