@@ -46,6 +46,9 @@ pipelines, and both projections with the fold of their topics.
 
 Every choice comes from the seed, and the schedule (what, when, on whom) is printed first and stored with the result.
 The same seed gives the same schedule; what the processes do at that moment depends on the machine.
+
+A known limit: on a machine that was busy with other tests, librdkafka once ended a connector with an assertion of its
+own (`rdkafka_txnmgr.c`, SIGABRT). Such a process must be started again, as a worker or a service manager does.
 """
 SOAK = """
 ## Soak

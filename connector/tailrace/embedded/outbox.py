@@ -125,7 +125,10 @@ class EmbeddedOutbox:
         self._notify()
 
     def rejected(self, key: str | bytes, sequence: int) -> None:
-        """Ends an entry's acceptance: it is deleted. If that fails, the next write does it; it is never drained."""
+        """Ends an entry's acceptance: it is deleted. If that fails, the next write deletes it, and it is not drained.
+
+        If the process dies before that write, the next start takes it for captured.
+        """
         self._rejected[sequence] = _key(key)
         self._in_flight.pop(sequence, None)
         rejected = dict(self._rejected)
