@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import binascii
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from functools import partial
 from operator import itemgetter
 from typing import NamedTuple
@@ -58,8 +58,8 @@ class ColumnMap:
     stream: str | None = None
 
     def parts(self) -> list[tuple[str, str]]:
-        """Yields (part, column) for every mapped part."""
-        named = [(part, getattr(self, part)) for part in self.__slots__]
+        """Returns (part, column) for every mapped part."""
+        named = [(part.name, getattr(self, part.name)) for part in fields(self)]
         return [(part, column.partition(INSIDE)[0]) for part, column in named if column is not None]
 
 
