@@ -16,7 +16,7 @@ TREE   := -e ./distributions/outbox -e '.[dev]'
 
 .DEFAULT_GOAL := help
 .PHONY: help demo examples test test-slow test-oldest test-all faults chaos soak mutants simulate fuzz check format docs manifests \
-	tutorial compose-test bench clean
+	tutorial compose-test bench wheels test-compiled clean
 
 help: ## Show this help
 	@awk 'BEGIN {FS = ":.*## "; print "Tailrace: outbox tables to Kafka, exactly once and in order.\n"} \
@@ -76,7 +76,23 @@ $(OLDEST)/.ready: $(READY)
 test-oldest: $(OLDEST)/.ready $(FETCHED) ## Run the unit tests on the oldest supported Python (3.11.2, as in Debian 12)
 	@$(OLDEST)/bin/python -m pytest -q -n auto -p no:cacheprovider --hypothesis-profile=thorough tests/unit $(ARGS)
 
-test-all: test test-slow test-oldest ## Run all of these tests
+# Both at once: a compiled module of one distribution must not meet older sources of the other.
+wheels: $(READY) ## Build both wheels with the modules that run for each event compiled (needs a C compiler), into build/wheels
+	@rm -rf build/wheels build/compiled
+	@TAILRACE_COMPILE=1 $(BIN)/python -m pip wheel --quiet --disable-pip-version-check --no-deps -c constraints.txt \
+		--wheel-dir build/wheels ./distributions/outbox .
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --target build/compiled build/wheels/*.whl
+
+# What exercises the compiled modules: all unit tests, and kills and faults of pipelines of both databases.
+COMPILED_TESTS := tests/unit tests/simulation $(addprefix tests/faults/,test_failpoints.py test_kill_loop.py test_large_transactions.py \
+	test_payload_faults.py test_undecodable.py test_row_movement.py test_mongo_kills.py test_mongo_faults.py)
+
+test-compiled: $(COMPILED) wheels ## Run tests with the compiled modules; ARGS="tests/faults" for others
+	@PYTHONPATH=build/compiled $(BIN)/python -c 'from tailrace.pipeline import processor as p; assert p.__file__.endswith(".so"), p.__file__'
+	@PYTHONPATH=$(CURDIR)/build/compiled $(PYTEST) -q -n $(JOBS) --dist loadfile --no-loadscope-reorder \
+		-m "not slow and not chaos" $(or $(ARGS),$(COMPILED_TESTS))
+
+test-all: test test-slow test-oldest test-compiled ## Run all of these tests
 
 faults: $(COMPILED) ## Run the fault matrix and print a verdict for each fault; ROWS=44,45 for a part
 	@$(BIN)/python -m tools.faults --jobs $(JOBS) --rows "$(ROWS)"

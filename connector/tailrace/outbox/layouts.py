@@ -85,7 +85,7 @@ NAMES_CHARS = 16_384
 class _Plan(NamedTuple):
     """The indexes of the mapped columns in rows with certain columns."""
 
-    pick: Callable[[tuple[bytes | None, ...]], tuple[bytes, bytes, bytes | None, bytes | None]]
+    pick: Callable[[tuple[bytes | None, ...]], tuple[bytes | None, bytes | None, bytes | None, bytes | None]]
     aggregate_at: int | None
     version_at: int | None
     version: Callable[[bytes], str | None]
@@ -135,8 +135,9 @@ class Layout:
         pick, aggregate_at, version_at, version_of, version, further, convert, keys_unique = self._plan
         raw_id, raw_type, key, payload = pick(values)
         names = self._names
+        if raw_id is None or raw_type is None:
+            raise self._unreadable(row)
         try:
-            # A name that is not cached and NULL are both handled in `_name`.
             type_name = names.get(raw_type) or self._name(raw_type, "type")
             aggregate = ""
             if aggregate_at is not None:
@@ -148,7 +149,7 @@ class Layout:
                 if raw is not None:
                     version = version_of(raw)
             event_id = raw_id.decode()
-        except (UnicodeDecodeError, AttributeError):
+        except ValueError:
             raise self._unreadable(row) from None
         extra: Headers = []
         for name, at in further:
@@ -237,13 +238,13 @@ class Layout:
             remedy=f"Add the column to the table or to that list{other}.",
         )
 
-    def _name(self, raw: bytes | None, part: str) -> str:
+    def _name(self, raw: bytes, part: str) -> str:
         """Decodes a type or aggregate and caches it, so that equal names are the same object."""
         if not raw:
             # An empty aggregate is allowed: only a topic template may need it.
             if part == "aggregate":
                 return ""
-            raise AttributeError(part)
+            raise ValueError(part)
         if len(raw) > NAME_BYTES:
             raise Rejected(
                 Reason.PERMANENT_FAILURE,

@@ -7,7 +7,7 @@ convert them: to text for SQL, to BSON for MongoDB.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import replace
+from dataclasses import fields, replace
 from typing import Any, NamedTuple
 
 from tailrace.errors import ConfigError, EventInvalid
@@ -162,11 +162,12 @@ def column_map(layout: RowLayout, database: str, own: Mapping[str, str]) -> Colu
             remedy="Choose another layout, or give a connection to the other database.",
         )
     base = layout.columns[database]
+    parts = [field.name for field in fields(base)]
     for part, name in own.items():
-        if part not in base.__slots__ or INSIDE in name:
+        if part not in parts or INSIDE in name:
             raise ConfigError(
                 f"columns: {part}={name!r} is not possible",
-                why=f"The parts are {', '.join(base.__slots__)}; the writer fills whole columns, not paths in them.",
+                why=f"The parts are {', '.join(parts)}; the writer fills whole columns, not paths in them.",
                 remedy="Name a column of the table for one of these parts.",
             )
     return replace(base, **own)
