@@ -53,7 +53,7 @@ def marks(processor: EventProcessor, position: str) -> tuple[bool, bool]:
     event = OutboxEvent("e", "t", "a", b"k", b"", None, position, 0, [])
     rejected = Rejected(Reason.POISON_MESSAGE, "")
     written = (
-        processor.make_record(event, Route("t"), cast(Any, None)),
+        processor.make_record(event, Route("t"), (None, None)),
         processor.make_dead_letter(Row((), (), position, 0), event, "t", rejected),
     )
     return MARK in written[0].headers, MARK in written[1].headers
