@@ -14,6 +14,7 @@ import sys
 import tempfile
 import time
 import uuid
+from collections.abc import Mapping
 from dataclasses import asdict
 from datetime import UTC, datetime
 from importlib.metadata import version
@@ -97,7 +98,7 @@ def _drain(
         Connector(file).stop()  # stores its start position, so that the backlog comes after it
     _say(f"{shape.name}: writing {shape.total:,} events")
     with mongo.client() as client:
-        end = _write(client, name, shape)
+        end = write_documents(client, name, shape)
     bare: list[float] = []
     watched: list[float] = []
     ours: list[Drain] = []
@@ -143,7 +144,7 @@ def write_mongo_pipeline(folder: Path, name: str, database: str, uri: str, boots
     return file
 
 
-def _write(client: MongoClient[dict[str, Any]], name: str, shape: Shape) -> tuple[int, int]:
+def write_documents(client: MongoClient[dict[str, Any]], name: str, shape: Shape) -> tuple[int, int]:
     """Writes the backlog: 100 documents share a transaction, single ones are plain inserts. Returns the last time."""
     outbox = client[name].get_collection("outbox", write_concern=WriteConcern(w=1))
     with client.start_session() as session:
@@ -172,13 +173,20 @@ def _stored(bootstrap: str, name: str) -> dict[str, Any]:
     return token
 
 
-def timed(file: Path, bootstrap: str, name: str, end: tuple[int, int], events: int) -> Drain:
+def timed(
+    file: Path,
+    bootstrap: str,
+    name: str,
+    end: tuple[int, int],
+    events: int,
+    environment: Mapping[str, str] | None = None,
+) -> Drain:
     """Runs the connector until the position of the last event is stored, timed from the moment it streams."""
     consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": "bench", "isolation.level": "read_committed"})
     offsets = TopicPartition("tailrace-offsets", 0)
     offsets.offset = consumer.get_watermark_offsets(offsets, timeout=10)[1]
     consumer.assign([offsets])
-    connector = Connector(file)
+    connector = Connector(file, environment=environment)
     try:
         began, cpu = time.monotonic(), connector.cpu_seconds()
 

@@ -7,7 +7,7 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -39,12 +39,17 @@ class Drain:
 class Connector:
     """One `tailrace run`, watched through /proc."""
 
-    def __init__(self, file: Path, program: Sequence[str] = TAILRACE) -> None:
-        """`program` is what Python runs instead of `-m tailrace`."""
+    def __init__(
+        self, file: Path, program: Sequence[str] = TAILRACE, environment: Mapping[str, str] | None = None
+    ) -> None:
+        """`program` is what Python runs instead of `-m tailrace`, `environment` is added to the own one."""
         self.log = file.with_suffix(".log")
         with self.log.open("wb") as output:
             self.process = subprocess.Popen(
-                [sys.executable, *program, "run", str(file), "--log-json"], stdout=output, stderr=output
+                [sys.executable, *program, "run", str(file), "--log-json"],
+                stdout=output,
+                stderr=output,
+                env={**os.environ, **(environment or {})},
             )
         watch(lambda: b'"running"' in self.log.read_bytes() or self.process.poll() is not None, 60)
         if self.process.poll() is not None:
@@ -91,9 +96,18 @@ def write_pipeline(folder: Path, name: str, dsn: str, bootstrap: str, schema: di
     return file
 
 
-def drain(file: Path, dsn: str, slot: str, end_lsn: str, events: int, *, program: Sequence[str] = TAILRACE) -> Drain:
+def drain(
+    file: Path,
+    dsn: str,
+    slot: str,
+    end_lsn: str,
+    events: int,
+    *,
+    program: Sequence[str] = TAILRACE,
+    environment: Mapping[str, str] | None = None,
+) -> Drain:
     """Runs the connector until it has confirmed `end_lsn`, timed from the moment it streams."""
-    connector = Connector(file, program)
+    connector = Connector(file, program, environment)
     try:
         began, cpu = time.monotonic(), connector.cpu_seconds()
         with psycopg.connect(dsn, autocommit=True) as connection:
