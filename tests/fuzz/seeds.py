@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import io
 import json
+import tempfile
+from collections import Counter
+from pathlib import Path
 
 import bson
 import fastavro
@@ -11,18 +14,31 @@ import orjson
 from bson.timestamp import Timestamp
 
 from fuzz.driver import CORPUS
-from fuzz.targets import AVRO, LOG, STREAM, TARGETS
+from fuzz.targets import AVRO, LOG, OPTIONS, STREAM, TARGETS
 from simulation import pgoutput_bytes as pg
 from tailrace.archive.manifest import ManifestEntry, TimeRange
+from tailrace.dlq.dead_letter import DeadLetterId
+from tailrace.dlq.parked_keys import (
+    GiveUpRequest,
+    ParkedKey,
+    ParkingRequest,
+    answered,
+    request_record,
+    state_record,
+    waiting_record,
+)
 from tailrace.dlq.record import dead_letter
 from tailrace.errors import Reason, Rejected
 from tailrace.event import Column, OutboxEvent, Row
 from tailrace.positions.base import to_stored
 from tailrace.positions.mongo import ClusterTime, CollectionRead, TokenPosition
 from tailrace.positions.postgres import Cut, LastTransaction, LsnPosition, TableRead
+from tailrace.replay.estimate import Estimate
+from tailrace.replay.plan import ReplayPlan, Selection
 from tailrace.state.owner_watch import Owner, heartbeat_value, ownership_value
 from tailrace.state.rewind_marker import Rewind
 
+ENTITY = ("order", b"k")
 MESSAGES = {
     "begin": pg.begin(4096, 7), "commit": pg.commit(4096, 4144), "relation": pg.relation(), "insert": pg.insert("a-1"),
     "delete": b"D" + pg.insert("a-1")[1:5] + b"K" + pg.insert("a-1")[6:], "truncate": b"T\0\0\0\x01\0\0\0\x40\0",
@@ -83,6 +99,43 @@ def _bytes(value: str | bytes | None) -> bytes:
     return value.encode() if isinstance(value, str) else value or b""
 
 
+def parking_records() -> dict[str, bytes]:
+    redrive = ParkingRequest(DeadLetterId(0, 3), "redrive", "0/1:0", "me", "why", b"{}")
+    records = {
+        "key": state_record(OPTIONS, ENTITY, ParkedKey(5, "0/1:0", 3, event="e"), 5),
+        "request": request_record(
+            OPTIONS, ParkingRequest(DeadLetterId(0, 3), "redrive", "0/1:0", "me", "why", b"{}"), 1
+        ),
+        "give-up": request_record(OPTIONS, GiveUpRequest(ENTITY, "0/1:0", "me", "why"), 1),
+        "answer": answered(OPTIONS, redrive, "wrong", 2)[1],
+    }
+    return {name: framed(record.key or b"", record.value or b"") for name, record in records.items()}
+
+
+def waiting_records() -> dict[str, bytes]:
+    event = OutboxEvent("1", "T", "order", b"k", b"{}", "2", "0/1:1", 5, [("traceparent", b"00-1")])
+    found = {}
+    for name, each in (("event", event), ("null", event._replace(payload=None))):
+        record = waiting_record(OPTIONS, each)
+        found[name] = framed(
+            record.value or b"", *(part for key, value in record.headers for part in (key.encode(), _bytes(value)))
+        )
+    return found
+
+
+def replay_plan() -> bytes:
+    selection = Selection(types=("A",), since_ms=3)
+    figures = Estimate(3, Counter(A=2), Counter({"orders": 3}), Counter(poison_message=1), [], 10, 20, 7, 0.5)
+    made = ReplayPlan(
+        "k7xq2m", "orders", "orders.yaml", 5, "log", "shadow", ".shadow", ("24h", ""), POSITIONS["lsn"],
+        POSITIONS["cut"], selection, figures, ("a note",), ({"projection": "summary"},),
+    )  # fmt: skip
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder) / "plan.json"
+        made.write(file)
+        return file.read_bytes()
+
+
 def valid_inputs() -> dict[str, dict[str, bytes]]:
     frames = {name: pg.xlog_data(1, 2, 3, message) for name, message in MESSAGES.items()}
     stream = [frames[name] for name in ("begin", "relation", "insert", "insert", "commit")]
@@ -117,6 +170,13 @@ def valid_inputs() -> dict[str, dict[str, bytes]]:
         "config_record": configs,
         "archive": {"entry": json.dumps(entry.to_json()).encode(), "old": json.dumps(plain).encode()},
         "letter": letters(),
+        "parking": parking_records(),
+        "waiting": waiting_records(),
+        "plan": {"plan": replay_plan()},
+        "body": {
+            "plan": b'{"from": "2h", "to": "now", "type": ["A"], "target": "shadow", "suffix": ".s"}',
+            "redrive": b'{"letters": ["0-1"], "payload": {"n": 1.10}, "why": "fixed", "all": true, "limit": 5}',
+        },
         "projected": {"plain": framed(b"{}", b"id", b"1", b"type", b"T", b"tailrace.replay", b"r", b"version", b"3")},
         "avro": {"order": avro.getvalue()},
         "json": {"object": b'{"a": [1, -2.5e3, "\\u00e4", null, true], "b": {"c": 12345678901234567890}}'},

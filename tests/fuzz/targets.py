@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -10,12 +11,16 @@ from pathlib import Path
 from typing import Any
 
 import bson
+from starlette.requests import Request
 
 from tailrace.api.connect.requests import ConnectError, _parsed, flat_config
+from tailrace.api.v1.requests import from_body
 from tailrace.archive.manifest import ManifestEntry
+from tailrace.cli.operations import operations
 from tailrace.config.connector import check_connector
 from tailrace.config.load import load_pipeline
 from tailrace.dlq.dead_letter import DeadLetter, DeadLetterId
+from tailrace.dlq.parked_keys import ParkingState, state_record, waiting_event
 from tailrace.errors import TailraceError
 from tailrace.kafka.client import KafkaOptions
 from tailrace.manager.config_topic import parse_record
@@ -24,6 +29,7 @@ from tailrace.positions.mongo import ClusterTime, StreamIdentity, TokenPosition
 from tailrace.positions.postgres import LogIdentity, LsnPosition, parse_lsn
 from tailrace.projections.core.event import read_event
 from tailrace.projections.core.store import Partition
+from tailrace.replay.plan import _digest, read_plan
 from tailrace.schemas.avro.reader import NotAvroError, reader
 from tailrace.schemas.strict_json import NotJsonError
 from tailrace.schemas.strict_json import parse as parse_json
@@ -152,6 +158,62 @@ def letter(data: bytes) -> None:
     found.record()
 
 
+def parking(data: bytes) -> None:
+    """A record of the state topic of parked keys: key and value."""
+    key, value, *_ = [*chunks(data), b"", b""]
+    state = ParkingState()
+    try:
+        state.read(key, value)
+    finally:
+        state.read_request(key, value)
+    again = ParkingState()
+    for entity, parked in state.keys.items():
+        assert parked.released + parked.since_ms < float("inf")
+        record = state_record(OPTIONS, entity, parked, 5)
+        again.read(record.key, record.value)
+    assert again.keys == state.keys
+
+
+def waiting(data: bytes) -> None:
+    """A record of the topic of waiting events: value, then names and values of headers."""
+    parts = chunks(data)
+    headers: list[Any] = list(zip([each.decode("utf-8", "replace") for each in parts[1::2]], parts[2::2], strict=False))
+    waiting_event(headers, parts[0] if parts else b"")
+
+
+def plan(data: bytes) -> None:
+    """A file of `tailrace replay plan`, as it is and with a correct digest, as if the whole of it were made up."""
+    file = _folder() / "plan.json"
+    try:
+        fields = json.loads(data)
+    except (ValueError, RecursionError):
+        fields = None
+    if isinstance(fields, dict):
+        fields.pop("digest", None)
+        try:
+            fields["digest"] = _digest(fields)
+            file.write_text(json.dumps(fields))
+            read_plan(file)
+        except (TailraceError, UnicodeEncodeError):
+            pass
+    file.write_bytes(data)
+    read_plan(file)
+
+
+def body(data: bytes) -> None:
+    """The body of a request to /api/v1, for each operation that takes one."""
+
+    async def receive() -> dict[str, Any]:
+        return {"type": "http.request", "body": data, "more_body": False}
+
+    for operation in operations():
+        request = Request({"type": "http", "method": "POST", "query_string": b"", "headers": []}, receive)
+        try:
+            asyncio.run(from_body(request, operation))
+        except TailraceError:
+            pass
+
+
 def projected(data: bytes) -> None:
     """A record of any producer, read by a projection: value, then names and values of headers."""
     parts = chunks(data)
@@ -189,6 +251,10 @@ TARGETS = {
     "config_record": Target(lambda data: parse_record(b"orders", data)),
     "archive": Target(archive),
     "letter": Target(letter),
+    "parking": Target(parking),
+    "waiting": Target(waiting),
+    "plan": Target(plan),
+    "body": Target(body),
     "projected": Target(projected),
     "avro": Target(avro, (NotAvroError,)),
     "json": Target(lambda data: parse_json(data, keys_unique=True), (NotJsonError,)),

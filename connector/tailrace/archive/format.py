@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from tailrace.errors import ArchiveDamaged, LayoutMismatch
 from tailrace.event import Column, Columns
+from tailrace.positions.base import MALFORMED
 
 if TYPE_CHECKING:
     import pyarrow as pa  # optional: rows are deleted without it, too
@@ -94,7 +95,7 @@ def columns_of(schema: pa.Schema) -> Columns:
         columns = tuple(Column(str(name), int(oid)) for name, oid in fields["columns"])
         if schema.names != [*(column.name for column in columns), *OURS]:
             raise ValueError("its columns do not match its metadata")
-    except (KeyError, ValueError, TypeError) as error:
+    except MALFORMED as error:
         raise ArchiveDamaged(
             f"a file of the archive was not written by Tailrace: {error}",
             why="Another program or a newer version of Tailrace wrote it.",

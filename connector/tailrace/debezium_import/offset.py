@@ -19,6 +19,7 @@ from tailrace.debezium_import.connector_config import ConnectorConfig
 from tailrace.errors import ConfigError, DebeziumOffsetUnfit
 from tailrace.kafka.client import KafkaOptions
 from tailrace.kafka.reader import RangeReader
+from tailrace.positions.base import MALFORMED
 from tailrace.positions.mongo import ClusterTime
 from tailrace.positions.postgres import MAX_LSN, format_lsn
 
@@ -70,7 +71,7 @@ def parse_offset(stored: dict[str, Any], *, is_mongo: bool) -> DebeziumOffset:
     try:
         _require_snapshot_complete(stored)
         return _mongo(stored) if is_mongo else _postgres(stored)
-    except (KeyError, TypeError, ValueError, AttributeError):
+    except MALFORMED:
         raise DebeziumOffsetUnfit(
             f"Debezium's offset cannot be used: its fields are {', '.join(sorted(stored)) or 'none'}",
             why="It needs `lsn` (Postgres), or `resume_token`, `sec` and `ord` (MongoDB).",
@@ -135,7 +136,7 @@ def choose_offset(
     for key, value in records:
         try:
             name, partition = json.loads(key or b"")
-        except (ValueError, TypeError):
+        except MALFORMED:
             continue
         names.add(str(name))
         if name != config.name or not isinstance(partition, dict):

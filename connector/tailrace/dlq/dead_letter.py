@@ -20,6 +20,7 @@ import orjson
 from tailrace.dlq.record import FOREIGN, KEPT, PREFIX
 from tailrace.errors import ConfigError, Reason, Rejected
 from tailrace.event import Column, Headers, OutboxEvent, Record, Row, with_text_checked
+from tailrace.positions.base import MALFORMED
 from tailrace.records.plain import OUR_HEADERS
 
 REMEDY = " Remedy: "
@@ -203,7 +204,7 @@ class DeadLetter:
         self._require_whole()
         try:
             columns = tuple(Column(str(name), int(oid)) for name, oid in orjson.loads(self.details["tailrace.columns"]))
-        except (KeyError, ValueError, TypeError):
+        except MALFORMED:
             raise self._incomplete("does not name the columns of its table") from None
         values = _values(self.value, [column.name for column in columns])
         return Row(with_text_checked(columns, values, "UTF8"), values, self.position, self.committed_ms)

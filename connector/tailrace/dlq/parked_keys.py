@@ -18,6 +18,7 @@ from tailrace.dlq.dead_letter import DeadLetterId
 from tailrace.errors import ConfigError, OffsetRecordCorrupt
 from tailrace.event import Headers, OutboxEvent, Record, Route
 from tailrace.kafka.client import KafkaOptions
+from tailrace.positions.base import MALFORMED
 from tailrace.records.plain import OUR_HEADERS, plain_record
 
 Entity = tuple[str, bytes]
@@ -101,8 +102,22 @@ def waiting_record(options: KafkaOptions, event: OutboxEvent) -> Record:
     )
 
 
-def waiting_event(headers: Headers, value: bytes) -> OutboxEvent:
-    """The event of such a record. Our headers come first, so a column of the table cannot hide them."""
+def waiting_event(headers: Headers | None, value: bytes) -> OutboxEvent:
+    """The event of such a record; OffsetRecordCorrupt if it is none."""
+    try:
+        return _waiting_event(headers or [], value)
+    except (*MALFORMED, StopIteration) as error:
+        raise OffsetRecordCorrupt(
+            f"a record on the topic of waiting events has no event: {error!r}",
+            why="Something else wrote it, or a newer version of Tailrace did. Without it, the order of a parked key is "
+            "not certain.",
+            remedy="Stop what writes to this topic; only Tailrace may. Remove records up to the last wrong one with "
+            "kafka-delete-records.sh. `tailrace replay` publishes events that waited there from the outbox.",
+        ) from None
+
+
+def _waiting_event(headers: Headers, value: bytes) -> OutboxEvent:
+    """Our headers come first, so a column of the table cannot hide them."""
     at = next(index for index, (name, _) in enumerate(headers) if name == "id")
     ours = {name: _text(given) for name, given in headers[: at + len(OUR_HEADERS)] if name != KEY_HEADER}
     key = dict(headers[:at])[KEY_HEADER] or b""
@@ -182,8 +197,8 @@ class ParkingState:
         if name.startswith(_KEY):
             try:
                 entity = _entity(name[len(_KEY) :])
-                _keep(self.keys, entity, None if value is None else ParkedKey(**json.loads(value)))
-            except (ValueError, TypeError) as error:
+                _keep(self.keys, entity, None if value is None else _parked(json.loads(value)))
+            except MALFORMED as error:
                 raise OffsetRecordCorrupt(
                     f"a record under {name.decode(errors='replace')!r} is not the state of a parked key: {error!r}",
                     why="Something else wrote it, or a newer version of Tailrace did.",
@@ -205,8 +220,17 @@ class ParkingState:
             elif name.startswith(_GIVE_UP):
                 entity = _entity(name[len(_GIVE_UP) :])
                 _keep(self.gives_up, entity, None if value is None else _give_up(entity, json.loads(value)))
-        except (ValueError, TypeError, KeyError, ConfigError):
+        except (*MALFORMED, ConfigError):
             return
+
+
+def _parked(fields: dict[str, Any]) -> ParkedKey:
+    state = ParkedKey(**fields)
+    numbers, texts, flags = (state.since_ms, state.released), (state.place, state.event), (state.releasing,)
+    for expected, values in ((int, numbers), (str, texts), (bool, flags)):
+        if wrong := [value for value in values if type(value) is not expected]:
+            raise TypeError(f"{wrong[0]!r} is not of type {expected.__name__}")
+    return state
 
 
 def _request(letter: DeadLetterId, fields: dict[str, Any]) -> ParkingRequest:

@@ -14,7 +14,7 @@ from dataclasses import replace
 from tailrace.archive.backend import ArchiveOutbox
 from tailrace.archive.postgres_outbox import PostgresArchiveOutbox
 from tailrace.errors import ConfigError, TailraceError
-from tailrace.positions.base import Position, from_stored, is_same_outbox, is_streaming
+from tailrace.positions.base import MALFORMED, Position, from_stored, is_same_outbox, is_streaming
 from tailrace.positions.mongo import TokenPosition
 from tailrace.positions.postgres import LsnPosition
 from tailrace.replay.table_points import from_collections, from_table
@@ -102,7 +102,7 @@ def _sharing(wiring: Wiring, mine: Position, ignored: Collection[str]) -> Iterat
             continue
         try:
             stored = from_stored(json.loads(value))
-        except (ValueError, KeyError, TypeError) as error:
+        except MALFORMED as error:
             raise ConfigError(
                 f"the pipeline {name} may read the same outbox, but its stored position cannot be parsed: {error!r}",
                 why="A newer version of Tailrace or another program wrote it. Rows that it has not passed must stay.",

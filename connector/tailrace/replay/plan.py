@@ -20,7 +20,7 @@ from typing import Any, Literal
 from tailrace.errors import ConfigError, Rejected
 from tailrace.event import OutboxEvent, Route, Row
 from tailrace.outbox.layouts import Layout
-from tailrace.positions.base import Position, from_stored, to_stored
+from tailrace.positions.base import MALFORMED, Position, from_stored, to_stored
 from tailrace.replay.estimate import Estimate
 
 FORMAT = 1
@@ -104,17 +104,17 @@ def read_plan(file: Path) -> ReplayPlan:
         raise ConfigError(
             f"{file} cannot be read: {error.strerror}", remedy="Make a plan first: `tailrace replay plan --help`."
         ) from None
-    except ValueError:
+    except (ValueError, RecursionError):
         raise _no_plan(file, "it is not JSON") from None
     if not isinstance(fields, dict) or "digest" not in fields or "figures" not in fields:
         raise _no_plan(file, "parts of it are missing")
     if fields.get("format") != FORMAT:
         raise _no_plan(file, f"it has format {fields.get('format')}, but this version of Tailrace supports {FORMAT}")
-    if fields.pop("digest") != _digest(fields):
-        raise _no_plan(file, "it was changed since it was made, so its figures may be wrong")
     try:
+        if fields.pop("digest") != _digest(fields):
+            raise _no_plan(file, "it was changed since it was made, so its figures may be wrong")
         return _parsed(fields)
-    except (KeyError, TypeError, ValueError) as error:
+    except MALFORMED as error:
         raise _no_plan(file, f"it cannot be parsed ({error!r})") from None
 
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 from tailrace.kafka.client import KafkaOptions
 from tailrace.kafka.tail import ClusterObserver, topic_matcher
-from tailrace.positions.base import Position, from_stored, is_same_outbox
+from tailrace.positions.base import MALFORMED, Position, from_stored, is_same_outbox
 from tailrace.state import known_topics, offsets, position_history
 from tailrace.state.known_topics import KnownTopics
 from tailrace.state.position_history import PositionEntry
@@ -98,6 +98,6 @@ def _positions(found: Mapping[bytes, bytes]) -> dict[str, Position]:
             continue
         try:
             positions[name] = from_stored(json.loads(value))
-        except (ValueError, KeyError, TypeError):
+        except MALFORMED:
             continue  # written by a newer version
     return positions

@@ -22,7 +22,7 @@ from tailrace.dlq.parked_keys import (
     waiting_record,
 )
 from tailrace.errors import OffsetRecordCorrupt
-from tailrace.event import OutboxEvent
+from tailrace.event import Headers, OutboxEvent
 from tailrace.kafka.client import KafkaOptions
 
 OPTIONS = KafkaOptions("localhost:9092", "shop")
@@ -86,14 +86,35 @@ def test_a_request_is_open_until_it_is_answered(payload: bytes | None) -> None:
     assert board.answers == {}
 
 
-@pytest.mark.parametrize("record", [(b"key/!", b"{}"), (b"key/YQBi", b"{"), (b"key/YQBi", b'{"x": 1}')])
+@pytest.mark.parametrize(
+    "record", [
+        (b"key/!", b"{}"), (b"key/YQBi", b"{"), (b"key/YQBi", b'{"x": 1}'), (b"key/YQBi", b"[" * 100_000),
+        (b"key/YQBi", b'{"since_ms": "1", "place": "0/1:0"}'), (b"key/YQBi", b'{"since_ms": 1e999, "place": "0/1:0"}'),
+    ],
+)  # fmt: skip
 def test_an_unreadable_state_is_an_error(record: tuple[bytes, bytes]) -> None:
     with pytest.raises(OffsetRecordCorrupt):
         ParkingState().read(*record)
 
 
 @pytest.mark.parametrize(
-    "record", [(None, b"x"), (b"", None), (b"request/x", b"{}"), (b"request/0-1", b"["), (b"z", b"")]
+    "headers", [None, [], [("id", b"e")], [("id", None), ("type", b"T"), ("position", b"p"), ("timestamp", b"x")]]
+)
+def test_a_foreign_record_among_waiting_events_is_an_error(headers: Headers | None) -> None:
+    with pytest.raises(OffsetRecordCorrupt, match="waiting events"):
+        waiting_event(headers, b"{}")
+
+
+@pytest.mark.parametrize(
+    "record",
+    [
+        (None, b"x"),
+        (b"", None),
+        (b"request/0-1", b"[" * 100_000),
+        (b"request/x", b"{}"),
+        (b"request/0-1", b"["),
+        (b"z", b""),
+    ],
 )
 def test_unknown_records_are_ignored(record: tuple[bytes | None, bytes | None]) -> None:
     board = ParkingState()
