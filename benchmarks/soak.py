@@ -14,6 +14,7 @@ import platform
 import tempfile
 import time
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import asdict
 from datetime import UTC, datetime
 from pathlib import Path
@@ -27,7 +28,7 @@ from benchmarks.processes import Connector
 from benchmarks.soak_load import Load, mongo_load, postgres_load
 from tailrace.check.health import read_kafka_status
 from tailrace.config.load import load_pipeline
-from tailrace.testkit.stack import KafkaBroker, MongoServer, PostgresServer, ServerChoice, wait_until
+from tailrace.testkit.stack import KafkaBroker, MongoServer, PostgresServer, ServerChoice, StackError, wait_until
 from tailrace.testkit.workload.users import create_users
 from tailrace.worker.options import kafka_options
 
@@ -67,10 +68,16 @@ def main() -> int:
     given = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="soak-") as folder:
         result = soak(Path(folder), given.hours * 3600, given.rate)
-    RESULT.write_text(json.dumps(result, indent=1) + "\n")
+    if result["hours"] >= stored_hours():
+        RESULT.write_text(json.dumps(result, indent=1) + "\n")
     show(result)
     verdicts = {found["verdict"] for found in result["verdicts"].values()}
     return 0 if result["complete"] and Verdict.GROWS.value not in verdicts else 1
+
+
+def stored_hours() -> float:
+    """The length of the stored run: a shorter one does not replace it."""
+    return float(json.loads(RESULT.read_text())["hours"]) if RESULT.exists() else 0.0
 
 
 def soak(folder: Path, seconds: float, rate: float) -> dict[str, Any]:
@@ -96,7 +103,8 @@ def soak(folder: Path, seconds: float, rate: float) -> dict[str, Any]:
             mongo_load(load, mongo.uri, "soak", topics["mongo"], rate)
             samples = sampled(load, connectors, files, dsn, seconds)
             load.stop_writing()
-            wait_until(lambda: load.consumed == load.written or load.error, CATCH_UP_SECONDS, what="all events")
+            with suppress(StackError):  # the result says what is missing
+                wait_until(lambda: load.consumed == load.written or load.error, CATCH_UP_SECONDS, what="all events")
         finally:
             load.stop()
             for connector in connectors.values():

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import xml.etree.ElementTree as ET
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 import yaml
@@ -13,6 +13,9 @@ import yaml
 ROOT = Path(__file__).parents[1]
 MATRIX = ROOT / "tests" / "faults" / "matrix.yaml"
 RESULTS = ROOT / "benchmarks" / "results" / "faults.json"
+PASSED = "passed"
+PASSED_AGAIN = "passed in the second run"
+FAILED = "failed"
 NOT_HERE = "not here"
 NOT_RUN = "not run"
 
@@ -69,7 +72,7 @@ def cases(report: Path) -> Iterator[CaseResult]:
         file, *classes = f"test_{inner}".split(".")
         name = case.attrib["name"].partition("[")[0]
         found = {child.tag for child in case}
-        outcome = "failed" if found & {"failure", "error"} else "skipped" if "skipped" in found else "passed"
+        outcome = FAILED if found & {"failure", "error"} else "skipped" if "skipped" in found else PASSED
         yield CaseResult(
             "::".join([f"{folders.replace('.', '/')}/{file}.py", *classes, name]), outcome, float(case.attrib["time"])
         )
@@ -82,14 +85,21 @@ def judge(row: FaultRow, results: Iterable[CaseResult]) -> RowResult:
     by_test = {test: [case for case in results if _belongs(case.test, test)] for test in row.tests}
     own = [case for found in by_test.values() for case in found]
     outcomes = {case.outcome for case in own}
-    if "failed" in outcomes:
-        verdict = "failed"
-    elif any(not any(case.outcome == "passed" for case in found) for found in by_test.values()):
+    if FAILED in outcomes:
+        verdict = FAILED
+    elif any(not any(case.outcome in (PASSED, PASSED_AGAIN) for case in found) for found in by_test.values()):
         verdict = NOT_RUN
     else:
-        verdict = "passed"
+        verdict = PASSED_AGAIN if PASSED_AGAIN in outcomes else PASSED
     ran = [case for case in own if case.outcome != "skipped"]
     return RowResult(row.row, len(ran), verdict, round(sum(case.seconds for case in own), 1))
+
+
+def with_second_run(first: Sequence[CaseResult], second: Sequence[CaseResult]) -> list[CaseResult]:
+    """Replaces the results of tests that ran a second time."""
+    repeated = {case.test for case in second}
+    kept = [case for case in first if case.test not in repeated]
+    return [*kept, *(replace(case, outcome=PASSED_AGAIN) if case.outcome == PASSED else case for case in second)]
 
 
 def _belongs(case: str, test: str) -> bool:

@@ -9,7 +9,17 @@ from pathlib import Path
 
 import pytest
 
-from tools.fault_matrix import NOT_HERE, NOT_RUN, CaseResult, FaultRow, cases, judge, load
+from tools.fault_matrix import (
+    NOT_HERE,
+    NOT_RUN,
+    PASSED_AGAIN,
+    CaseResult,
+    FaultRow,
+    cases,
+    judge,
+    load,
+    with_second_run,
+)
 
 ROOT = Path(__file__).parents[3]
 ROW = FaultRow(1, "Kafka", "it dies", "it lives", ("tests/faults/test_a.py::test_one", "tests/faults/test_b.py"))
@@ -23,6 +33,7 @@ def test_every_named_test_exists() -> None:
     for row in load():
         for test in row.tests:
             file, _, name = test.partition("::")
+            assert (ROOT / file).is_file(), f"row {row.row}: {test}"
             assert not name or name in functions(file), f"row {row.row}: {test}"
 
 
@@ -54,6 +65,14 @@ def test_a_row_passes_if_each_of_its_tests_ran_and_none_failed() -> None:
 )
 def test_other_rows_do_not_pass(ran: list[CaseResult], verdict: str) -> None:
     assert judge(ROW, ran).verdict == verdict
+
+
+def test_a_row_whose_test_passed_in_the_second_run_says_so() -> None:
+    first = [passed(ROW.tests[0]), passed("tests/faults/test_b.py::test_x", "failed"), passed(ROW.tests[0], "failed")]
+    ran = with_second_run(first, [passed(ROW.tests[0]), passed(ROW.tests[0]), passed("tests/faults/test_b.py::test_x")])
+    result = judge(ROW, ran)
+    assert (result.verdict, result.rounds) == (PASSED_AGAIN, 3)
+    assert judge(ROW, with_second_run(first, [passed(ROW.tests[0])])).verdict == "failed"
 
 
 def test_a_row_that_cannot_run_here_says_so() -> None:
