@@ -101,18 +101,18 @@ faults: $(COMPILED) ## Run the fault matrix and print a verdict for each fault; 
 	@$(BIN)/python -m tools.faults --jobs $(JOBS) --rows "$(ROWS)"
 
 MINUTES ?= 2
-SEED    ?= 0
 HOURS   ?= 2
 
 chaos: $(COMPILED) ## Random faults over both databases and projections, and the verdict; MINUTES=30 SEED=7 repeats a schedule
-	@PYTHONPATH=tests $(BIN)/python -m helpers.chaos --minutes $(MINUTES) --seed $(SEED)
+	@PYTHONPATH=tests $(BIN)/python -m helpers.chaos --minutes $(MINUTES) --seed $(or $(SEED),0)
 
 soak: $(FETCHED) ## 2,000 events/s on both databases for HOURS: memory, files, lag and log must stay flat
 	@$(BIN)/python -m benchmarks.soak --hours $(HOURS)
 
 mutants: $(COMPILED) ## Break a rule of the connector or of projections on purpose: the tests must notice each of them
 	@$(PYTEST) -v -n $(JOBS) --dist load tests/faults/test_mutations.py tests/faults/test_mongo_mutations.py \
-		tests/faults/test_projection_mutations.py tests/faults/test_agent_mutations.py
+		tests/faults/test_projection_mutations.py tests/faults/test_agent_mutations.py \
+		tests/faults/test_projection_rebalances.py tests/simulation/test_mutations.py tests/simulation/test_projection.py
 
 simulate: $(READY) ## Run seeds of the simulation: SEEDS=5000, RUN=postgres; SEED=17 repeats one
 	@cd tests && SEEDS="$(SEEDS)" SEED="$(SEED)" RUN="$(RUN)" ../$(BIN)/python -m simulation

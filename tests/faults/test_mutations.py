@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
+from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
 from helpers.mutations import (
     BELIEVE_ABORTED,
@@ -22,11 +23,13 @@ from helpers.mutations import (
     POSITION_APART,
     SKIP_BY_LSN,
     SKIP_THE_FENCE,
+    STALE_OWNER,
 )
 from helpers.shop import Connector, Shop
 from tailrace import failpoints
 from tailrace.testkit.oracle import OracleVerdict, check_delivery
 from tailrace.testkit.stack import wait_until
+from tailrace.testkit.tcp_proxy import TcpProxy
 from tailrace.testkit.topic_reader import consumed_records, read_all
 from tailrace.testkit.workload.orders import Mix
 
@@ -153,6 +156,30 @@ def test_an_instance_that_is_not_fenced_is_detected(shop: Shop, mutation: str) -
     verdict = shop.verdict()
     assert verdict.duplicated
     assert verdict.positions, "the older instance has moved the stored position back"
+
+
+@pytest.mark.parametrize(("mutation", "green"), [("", True), (STALE_OWNER, False)], ids=["sound", "stale owner"])
+def test_an_instance_that_takes_its_pipeline_back_is_detected(shop: Shop, mutation: str, green: bool) -> None:
+    """The older instance loses its database, a newer one takes over, and the older one has its database again."""
+    prepared(shop)
+    direct = shop.settings["source"]["postgres"]
+    server = conninfo_to_dict(direct)
+    with TcpProxy((str(server["host"]), int(server["port"] or 5432))) as proxy:
+        shop.configure(source={"postgres": make_conninfo(direct, host=proxy.host, port=proxy.port)})
+        older = shop.start(program=program(shop.folder, mutation))
+        proxy.refuse()
+        proxy.cut()
+        older.says('"SourceUnavailable"')
+        shop.configure(source={"postgres": direct})
+        newer = shop.start()
+        if green:
+            assert older.ended() == 4, older.log
+            assert shop.caught_up().ok
+            assert newer.running
+            assert '"Fenced"' not in newer.log
+            return
+        proxy.accept()
+        newer.says('"Fenced"')
 
 
 @pytest.mark.parametrize(

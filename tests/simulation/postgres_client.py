@@ -119,7 +119,7 @@ class PgSession:
         return Session(self._server)
 
     def query(self, sql: str, parameters: Sequence[str | None] | None = None, *, timeout: float | None = None) -> Rows:
-        return self._request("pg.query", lambda: self._answer(sql))
+        return self._request("pg.query", lambda: self._answer(sql, parameters or ()))
 
     def begin_copy(self, sql: str) -> None:
         found = re.search(r"LOGICAL ([0-9A-F]+/[0-9A-F]+)", sql)
@@ -164,7 +164,7 @@ class PgSession:
             raise unavailable("the slot is active")
         Walsender(self._session, slot, start)
 
-    def _answer(self, sql: str) -> Rows:
+    def _answer(self, sql: str, parameters: Sequence[str | None]) -> Rows:
         server = self._server
         if self._session.broken:
             raise unavailable()
@@ -179,6 +179,10 @@ class PgSession:
                 raise SourceError("the slot exists", why="", remedy="")
             return [("slot", format_lsn(server.create_slot("shop")), "00000003-1", "pgoutput")]
         if "pg_drop_replication_slot" in sql:
+            if server.slot is None or format_lsn(server.slot.confirmed) != parameters[1]:
+                return []
+            if server.slot.active is not None:
+                raise unavailable("the slot is active")
             server.slot = None
             return [("",)]
         if "pg_current_wal_insert_lsn" in sql:

@@ -7,7 +7,7 @@ from collections import Counter
 import pytest
 
 from simulation.mongo_run import MongoRun
-from simulation.network import BREAK, CRASH_AFTER, CRASH_BEFORE, CRASH_BETWEEN, FAULTS, LOSE_ANSWER
+from simulation.network import BREAK, FAULTS
 
 SEEDS = 60
 SMALL = [(1, True), (9, True), (1, False), (2, True)]
@@ -22,7 +22,7 @@ def test_random_faults_break_no_invariant(instances: int) -> None:
     assert set(injected) == set(FAULTS), "every kind of fault has happened"
 
 
-@pytest.mark.parametrize("fault", [CRASH_BEFORE, CRASH_BETWEEN, CRASH_AFTER, LOSE_ANSWER])
+@pytest.mark.parametrize("fault", FAULTS)
 def test_each_placement_of_one_fault_in_a_small_history(fault: str) -> None:
     steps = MongoRun("small", history=SMALL).run().steps
     assert steps > 30

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from tailrace import failpoints
-from tailrace.errors import ConfigError, Fenced, PublicationBroken, SlotBusy, WrongLog
+from tailrace.errors import ConfigError, PublicationBroken, SlotBusy, WrongLog
 from tailrace.positions.base import Position, from_stored
 from tailrace.positions.postgres import LastTransaction, LogIdentity, LsnPosition, TableRead
 from tailrace.positions.recovery_mark import Recovery
@@ -138,10 +138,7 @@ class PostgresRecovery(TableSource):
         # From here on only another recovery can continue: a start would find no slot, or half of a table.
         store(LsnPosition(self._found, 0, now, creating=True, recovery=self._mark))
         failpoints.reached(failpoints.SLOT_INTENDED)
-        if slot is not None:
-            catalog.drop_unchanged(self._control, slot)
-        if catalog.read_slot(self._control, options.slot) is not None:
-            raise Fenced(f"the slot {options.slot} was created again since this recovery began")
+        catalog.drop_unused(self._control, options.slot, slot)
         lsn, exported = catalog.create_slot(stream, options.slot, failover=options.failover)
         failpoints.reached(failpoints.SLOT_CREATED)
         begin = LsnPosition(

@@ -57,11 +57,11 @@ class Standby:
         """Waits until this instance may take over; returns False if it was stopped. Raises what prevents a start."""
         watch = self.watch
         while not self._stopped.is_set():
+            began = time.monotonic()
             watch.look()
-            looked = time.monotonic()
             busy = self._busy(watch)
-            if busy is None and time.monotonic() - looked > STALE_SECONDS:
-                # The check took long, or this process was suspended: another instance may have started meanwhile.
+            if busy is None and time.monotonic() - began > STALE_SECONDS:
+                # It took long, or this process was suspended: another instance may have started meanwhile.
                 watch.look()
                 busy = _in_use(watch) if watch.in_use else None
             if busy is None and self._follow_target and watch.target not in (None, RUNNING):
@@ -85,15 +85,21 @@ class Standby:
         return _in_use(watch) if watch.in_use else None
 
     def _check_source(self, watch: OwnerWatch) -> None:
-        try:
-            self._check_start(watch.stored, watch)
-        except TailraceError as error:
-            if error.action is Action.RETRY:
-                raise
-            if watch.is_free:
-                return  # no other instance: the start itself reports the error
-            # The position may have moved meanwhile, or was never committed.
-            self._check_start(offsets.read(self._wiring.kafka), watch)
+        stored = watch.stored
+        while True:
+            try:
+                self._check_start(stored, watch)
+            except TailraceError as error:
+                if error.action is Action.RETRY:
+                    raise
+                if watch.is_free:
+                    return  # no other instance: the start itself reports the error
+                # The position may have moved during the check, or was never committed: then look again.
+                checked, stored = stored, offsets.read(self._wiring.kafka)
+                if stored == checked:
+                    raise
+            else:
+                return
 
     def _check_start(self, stored: Position | None, watch: OwnerWatch) -> None:
         self._wiring.check_start(stored)

@@ -303,8 +303,9 @@ class Supervisor:
                 )
         except Fenced as fenced:
             return fenced
-        except TailraceError:
-            return error
+        except TailraceError as unknown:
+            # Whose work it is must be certain before the pipeline fails for good.
+            return unknown if unknown.action is Action.RETRY else error
         return error if self._ownership.taken else None
 
     def _recovered_or(self, error: TailraceError) -> TailraceError | None:

@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from tailrace.errors import AccessRefused, ConfigError
+from tailrace.errors import AccessRefused, ConfigError, Fenced
 from tailrace.positions.postgres import format_lsn, parse_lsn
 from tailrace.sources.postgres.connection import PgConnection
 from tailrace.sources.postgres.resume_check import ServerIdentity, SlotState
@@ -133,14 +133,16 @@ def exists(control: PgConnection, table: str) -> bool:
     return control.query("SELECT to_regclass($1)", [quote_table(table)])[0][0] is not None
 
 
-def drop_slot(control: PgConnection, name: str) -> None:
-    control.query("SELECT pg_drop_replication_slot($1)", [name])
+def drop_unused(control: PgConnection, name: str, unused: SlotState | None) -> None:
+    """Drops a slot that nobody has read, if it is still the given one; raises Fenced if there is another one.
 
-
-def drop_unchanged(control: PgConnection, slot: SlotState) -> None:
-    """Drops the slot if it is still at the same LSN; a slot that was re-created since is kept."""
-    control.query(
-        "SELECT pg_drop_replication_slot(slot_name) FROM pg_replication_slots "
-        "WHERE slot_name = $1 AND coalesce(confirmed_flush_lsn, '0/0') = $2::pg_lsn",
-        [slot.name, format_lsn(slot.confirmed_lsn)],
-    )
+    A process that was suspended may find the slot of an instance that has taken over.
+    """
+    if unused is not None:
+        control.query(
+            "SELECT pg_drop_replication_slot(slot_name) FROM pg_replication_slots "
+            "WHERE slot_name = $1 AND coalesce(confirmed_flush_lsn, '0/0') = $2::pg_lsn",
+            [name, format_lsn(unused.confirmed_lsn)],
+        )
+    if read_slot(control, name) is not None:
+        raise Fenced(f"another instance has created the slot {name}")

@@ -157,17 +157,18 @@ class PostgresSession:
         return position
 
     def _create_slot(
-        self, found: LogIdentity, store: Callable[[Position], None], *, again: bool
+        self, found: LogIdentity, store: Callable[[Position], None], unused: SlotState | None
     ) -> tuple[LsnPosition, str]:
-        """Creates the slot; returns the position where it begins and the name of its exported snapshot."""
+        """Creates the slot, in place of an unused one of an interrupted start; returns the position where it begins
+        and the name of its exported snapshot.
+        """
         options = self._options
         now = time.time_ns() // 1_000_000
         # The intention is stored first. If the process is killed between the next lines, a later start knows that a
         # slot of this name is its own and unused, and re-creates it; otherwise it would have to refuse the slot.
         store(LsnPosition(found, 0, now, creating=True))
         failpoints.reached(failpoints.SLOT_INTENDED)
-        if again:
-            catalog.drop_slot(self._control, options.slot)
+        catalog.drop_unused(self._control, options.slot, unused)
         lsn, exported = catalog.create_slot(self._stream, options.slot, failover=options.failover)
         failpoints.reached(failpoints.SLOT_CREATED)
         snapshot = catalog.snapshot_text(self._control, exported)

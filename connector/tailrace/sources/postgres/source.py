@@ -73,7 +73,7 @@ class PostgresSource(PostgresSession):
         found, slot, decision = resumed
         options, before = self._options, stored
         if decision.position is None:
-            start, exported = self._create_slot(found, store, again=decision.step is ResumeAction.RECREATE)
+            start, exported = self._create_slot(found, store, slot)
         else:
             start, exported = self._require_complete_table(decision.position), None
         if start.table_read is not None:
