@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from faults.test_mutations import CONFIRM_EARLY
 from helpers import warm_processes as warm
 from helpers.command import Tailrace
+from helpers.mutations import CONFIRM_EARLY
 from helpers.service import Service
 from helpers.shop import Shop
 from helpers.users import Users

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 
+from helpers.mutations import program
 from helpers.users import Users
 from tailrace import failpoints
 from tailrace.testkit.stack import wait_until
@@ -54,12 +53,6 @@ NOTHING_LATER = """
 from tailrace.temporary_table import DiskSet
 DiskSet.__contains__ = lambda self, key: False
 """
-
-
-def program(folder: Path, change: str) -> tuple[str, ...]:
-    script = folder / "mutant.py"
-    script.write_text(f"{change}\nif __name__ == '__main__':\n    from tailrace.cli import main\n    main()\n")
-    return (str(script),)
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -24,6 +23,7 @@ from helpers.mutations import (
     SKIP_BY_LSN,
     SKIP_THE_FENCE,
     STALE_OWNER,
+    program,
 )
 from helpers.shop import Connector, Shop
 from tailrace import failpoints
@@ -63,16 +63,6 @@ def die(self, step):
     finish(self, step)
 Publisher._finish = die
 """
-
-
-def program(folder: Path, *changes: str) -> Sequence[str]:
-    """What to give to `Shop.start` to run the connector with these changes."""
-    if not any(changes):
-        return ("-m", "tailrace")
-    script = folder / f"mutant-{len(list(folder.glob('mutant-*')))}.py"
-    lines = "".join(changes)
-    script.write_text(f"{lines}\nif __name__ == '__main__':\n    from tailrace.cli import main\n    main()\n")
-    return (str(script),)
 
 
 def prepared(shop: Shop, transactions: int = 20) -> None:

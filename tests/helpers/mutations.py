@@ -5,6 +5,9 @@ Used on real servers (tests/faults/test_mutations.py) and in the simulation (tes
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from pathlib import Path
+
 CONFIRM_EARLY = """
 from tailrace.sources.postgres.source import PostgresSource
 read = PostgresSource.read
@@ -90,3 +93,13 @@ NOT_REPLACED = """
 from tailrace.worker.supervisor import Supervisor
 Supervisor._unless_replaced = lambda self, error: error  # fails because of what its successor did to the slot
 """
+
+
+def program(folder: Path, *changes: str) -> Sequence[str]:
+    """What to give to `Shop.start` to run the connector with these changes."""
+    if not any(changes):
+        return ("-m", "tailrace")
+    script = folder / f"mutant-{len(list(folder.glob('mutant-*')))}.py"
+    lines = "".join(changes)
+    script.write_text(f"{lines}\nif __name__ == '__main__':\n    from tailrace.cli import main\n    main()\n")
+    return (str(script),)
