@@ -13,7 +13,8 @@ from collections.abc import Callable, Container, Iterable
 from os import PathLike
 from pathlib import Path
 
-from tailrace.embedded.database import OutboxBatch, OutboxDatabase
+from tailrace.embedded.batch import OutboxBatch
+from tailrace.embedded.database import OutboxDatabase
 from tailrace.embedded.records import Entry
 
 LOGGER = logging.getLogger("tailrace.embedded")
@@ -49,6 +50,10 @@ class EmbeddedOutbox:
     def identity(self) -> str:
         """A random name that was given to the folder when it was created."""
         return self._opened.identity
+
+    def epoch(self, sequence: int) -> str:
+        """Returns a random name of the opening that gave this number; empty if all up to it was drained before that."""
+        return self._opened.epochs.at(sequence)
 
     @property
     def last_sequence(self) -> int:
