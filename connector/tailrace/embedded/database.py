@@ -84,6 +84,8 @@ class OutboxDatabase:
         self._low = FIRST
         """No entry has a smaller sequence number. Deleted entries slow a search from the beginning down."""
         self.state = OutboxState()
+        self._unsettled = False
+        """A write was interrupted: `state` may not be what is stored."""
         self.epochs = Epochs()
         self.identity = self._open()
 
@@ -98,6 +100,12 @@ class OutboxDatabase:
         except BaseException:  # an interrupt
             request.abandoned = True
             raise
+        if not request.done:
+            raise StoreFailed(
+                f"a write to the outbox {self._path} was interrupted",
+                why="Another thread wrote it in its batch, and was interrupted. It may be on disk.",
+                remedy="Write it again: it replaces itself.",
+            )
         if request.error is not None:
             raise request.error
         return request.result
@@ -158,16 +166,20 @@ class OutboxDatabase:
             if identity is None:
                 identity = uuid.uuid4().hex.encode()
                 self._run(own.put, IDENTITY, identity, write_opt=self._synced)
-            stored: bytes | None = self._run(own.get, STATE)
-            found = OutboxState.decode(stored) if stored is not None else OutboxState()
-            # The numbers of a batch that has failed are not given again.
-            self.state = found._replace(last=max(found.last, self.state.last))
+            self._read_state()
             self._begin_epoch(own)
         except BaseException:
             self._close()
             raise
         self._failed = None
         return identity.decode()
+
+    def _read_state(self) -> None:
+        stored: bytes | None = self._run(self._family(OWN).get, STATE)
+        found = OutboxState.decode(stored) if stored is not None else OutboxState()
+        # The numbers of a batch that has failed are not given again.
+        self.state = found._replace(last=max(found.last, self.state.last))
+        self._unsettled = False
 
     def _begin_epoch(self, own: Rdict) -> None:
         from rocksdict import WriteBatch
@@ -189,6 +201,8 @@ class OutboxDatabase:
         """Writes all requests in one batch. The lock is held."""
         try:
             self._require_open()
+            if self._unsettled:
+                self._read_state()
             from rocksdict import WriteBatch
 
             root = self._opened()
@@ -198,16 +212,17 @@ class OutboxDatabase:
                 if not request.abandoned:
                     request.result = request.change(batch)
             sync = any(request.sync for request in requests)
+            self._unsettled = True
             self.state = OutboxState(batch.state.last, self.state.entries)
             self._run(root.write, batch.end(), self._synced if sync else self._unsynced)
-            self.state = batch.state
+            self.state, self._unsettled = batch.state, False
         except Exception as error:  # noqa: BLE001 - every writer of the batch gets it
             error.__traceback__ = None  # its frames refer to the database, which could not be opened again
             for request in requests:
                 request.error = error
-        finally:
-            for request in requests:
-                request.done = True
+        # Not after an interrupt: then nobody knows whether the batch was written.
+        for request in requests:
+            request.done = True
 
     def _require_open(self) -> None:
         """Opens the folder again after an error, such as a full disk: RocksDB itself would refuse all writes."""

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import re
 import shutil
+import signal
+import sys
 import tempfile
 import threading
 from pathlib import Path
+from types import FrameType
 from typing import NamedTuple
 
 import hypothesis.strategies as st
@@ -17,6 +20,8 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 from tailrace import rocksdb_folder
 from tailrace.embedded import EmbeddedOutbox, strict
 from tailrace.embedded.records import Entry
+from tailrace.errors import StoreFailed
+from tailrace.testkit.stack import wait_until
 
 # A key that begins with another one, and keys that are not UTF-8.
 KEYS = st.sampled_from([b"", b"a", b"a\0\0\0\0\0\0\0\1", b"\xff"])
@@ -195,3 +200,42 @@ def test_nothing_is_opened_if_it_is_not_enabled(tmp_path: Path) -> None:
         pass
     outbox.close()
     assert (outbox.count, list(tmp_path.iterdir())) == (0, [])
+
+
+def test_an_interrupted_thread_fails_the_writes_of_others_that_it_had_taken(outbox: EmbeddedOutbox) -> None:
+    """Main is interrupted while it writes the batch of all: nobody may take that for a success."""
+    database = outbox._opened
+    results: list[object] = []
+
+    def write(key: str) -> None:
+        try:
+            results.append((key, outbox.write(key, b"x")))
+        except StoreFailed as error:
+            results.append(error.what)
+
+    def interrupt(frame: FrameType, event: str, _: object) -> None:
+        """Interrupts `_write` after RocksDB has written the batch."""
+        caller = frame.f_back
+        if event == "return" and frame.f_code.co_name == "_run" and caller and caller.f_code.co_name == "_write":
+            sys.setprofile(None)
+            signal.raise_signal(signal.SIGINT)
+
+    outbox.write("before", b"x")
+    for written in (False, True):
+        threads = [threading.Thread(target=write, args=(f"{number}",)) for number in range(2)]
+        with database.reading, pytest.raises(KeyboardInterrupt):
+            for thread in threads:
+                thread.start()
+            wait_until(lambda: len(database._waiting) == 2, 10)
+            if not written:
+                database.change(lambda _: signal.raise_signal(signal.SIGINT))
+            sys.setprofile(interrupt)
+            database.change(lambda _: None)
+        for thread in threads:
+            thread.join(10)
+            assert not thread.is_alive()
+    assert len(results) == 4
+    assert all("was interrupted" in str(each) for each in results)
+    assert keys(outbox.read()) == ["before", "0", "1"], "the second batch was on disk"
+    assert outbox.write("after", b"x") == 4
+    assert (outbox.count, keys(outbox.read())) == (4, ["before", "0", "1", "after"])
