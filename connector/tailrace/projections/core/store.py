@@ -184,6 +184,14 @@ class ProjectionStore(Protocol[Effects_co]):
 
 
 @runtime_checkable
+class ReadableStore(Protocol):
+    """A store that one process can open, and whose positions others can read meanwhile."""
+
+    async def stored_positions(self, name: str) -> dict[Partition, int]:
+        """Returns what `positions` would for the projection `name`, without `open`. Changes nothing."""
+
+
+@runtime_checkable
 class ShareableStore(Protocol):
     """A store that several projections of an app may be declared with. Each projection then uses its own."""
 
