@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import time
 import uuid
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -138,6 +139,26 @@ def test_acceptance_does_not_wait_for_the_mirror_and_retries_are_delayed(
             wait_until(lambda: outbox.count == 0, 60)
     assert ids(mirror) == {*map(str, range(30)), "later"}
     assert drainer.stats.errors >= 5
+
+
+def test_attempts_without_the_mirror_get_rarer(outbox: EmbeddedOutbox, make: Make) -> None:
+    """Neither new entries nor full batches make it try again sooner."""
+    drainer = make("mongodb://127.0.0.1:1/?directConnection=true", connect_timeout=0.01, batch=5, flush=0.0)
+    began = time.monotonic()
+    drainer.start()
+
+    def writes_until_retries() -> bool:
+        outbox.write(uuid.uuid4().hex, b"x")
+        return drainer.stats.retries >= 6
+
+    wait_until(writes_until_retries, 60)
+    tried, seconds = drainer.stats.errors, time.monotonic() - began
+    assert not drainer.stop()
+    allowed, spent = 1, QUICK.delay(1)
+    while spent <= seconds:
+        allowed += 1
+        spent += QUICK.delay(allowed)
+    assert tried <= allowed, f"{tried} attempts in {seconds:.2f} s"
 
 
 def test_a_stop_without_the_mirror_leaves_everything_for_the_next_start(
