@@ -192,6 +192,15 @@ class ReadableStore(Protocol):
 
 
 @runtime_checkable
+class BlockStore(Protocol):
+    """A store that may undo blocks of events."""
+
+    @property
+    def undoes_blocks(self) -> bool:
+        """Whether it does. Versions of entities are not undone."""
+
+
+@runtime_checkable
 class ShareableStore(Protocol):
     """A store that several projections of an app may be declared with. Each projection then uses its own."""
 

@@ -229,6 +229,10 @@ class RocksStore:
         finally:
             buffer.end()
 
+    @property
+    def undoes_blocks(self) -> bool:
+        return self._keep_blocks is not None
+
     def is_transient(self, error: BaseException) -> bool:
         return isinstance(error, TransactionConflict)
 

@@ -18,7 +18,8 @@ from helpers.rocks import contents, effects_of, opened
 from helpers.small_disk import SmallDisk, mounted
 from helpers.store_scenarios import in_loop
 from tailrace import rocksdb_folder
-from tailrace.errors import StoreFailed, StoreInUse
+from tailrace.errors import ConfigError, StoreFailed, StoreInUse
+from tailrace.projections import Projection, Versions, projection_app
 from tailrace.projections.rocksdb.store import UNDO, RocksStore
 
 PROCESS = """
@@ -293,3 +294,11 @@ def test_an_interrupted_creation_is_completed(tmp_path: Path) -> None:
         (tmp_path / "begun" / name).write_text("")
     for name in ("no families", "begun", "new/deeper"):
         assert contents(tmp_path / name) == {"a": {}, "b": {}}
+
+
+def test_versions_are_refused_with_an_undo_log(tmp_path: Path) -> None:
+    """They are not undone, so an event that replaces an undone one would be skipped."""
+    app = projection_app("chain")
+    with pytest.raises(ConfigError, match="its store can undo blocks"):
+        Projection(app, "blocks", store=RocksStore(tmp_path / "a", families=["a"], keep_blocks=5), versions=Versions())
+    Projection(app, "blocks", store=RocksStore(tmp_path / "b", families=["a"]), versions=Versions())
