@@ -151,6 +151,7 @@ bench: $(FETCHED) ## Measure drain rate, CPU, memory and latency next to bare re
 	@$(BIN)/python -m benchmarks.marks
 	@$(BIN)/python -m benchmarks.mongo
 	@$(BIN)/python -m benchmarks.projections
+	@$(BIN)/python -m benchmarks.rocksdb
 	@$(BIN)/python -m benchmarks.verify
 	@$(BIN)/python -m benchmarks.outbox_writer
 	@$(BIN)/python -m benchmarks.metrics

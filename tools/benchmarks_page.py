@@ -75,6 +75,14 @@ dead letters, versions, pruning or metrics. One transaction per event (`once()` 
 an agent that takes batches does not. A handler that awaits its own statement for each event ("own
 SQL") is slower: use `effects.upsert` where you can.
 
+## Blocks in RocksDB
+
+`python -m benchmarks.{rocksdb_module}` commits blocks with their undo log to a `RocksStore`, in turns with the bare
+driver, which writes the same keys and values of {rocksdb_bytes} B in one batch and nothing else. Both wait for the disk
+with each block. Median of {rocksdb_rounds} rounds ({rocksdb_at}):
+
+{rocksdb}
+
 ## Verify
 
 `python -m benchmarks.{verify_module}` compares an outbox with its topics. An event counts once, though it is read as a
@@ -159,6 +167,7 @@ def page() -> str:
     drain, mongo, schemas, letters = result("latest"), result("mongo"), result("schemas"), result("dead_letters")
     projections, verify, writer = result("projections"), result("verify"), result("outbox_writer")
     marks, worker, metrics = result("marks"), result("worker"), result("metrics")
+    rocksdb = result("rocksdb")
     marked = {"Postgres": marks, **({"MongoDB": marks["mongo"]} if "mongo" in marks else {})}
     sizes = {each["events"]: each["payload_bytes"] for each in schemas["drain"]}
     text = PAGE.format(
@@ -233,6 +242,17 @@ def page() -> str:
             (
                 (w["way"], f"{w['events']:,}", count(w["events_per_s"]), percent(w["to_bare"]), *_cost(w))
                 for w in projections["ways"]
+            ),
+        ),
+        rocksdb_module="rocksdb",
+        rocksdb_bytes=rocksdb["value_bytes"],
+        rocksdb_rounds=len(rocksdb["commits"][0]["rounds"][0]),
+        rocksdb_at=rocksdb["at"][:10],
+        rocksdb=table(
+            "writes in a block | blocks/s | writes/s | of the bare driver",
+            (
+                (f"{r['writes']:,}", count(r["blocks_per_s"]), count(r["writes_per_s"]), percent(r["ratio"]))
+                for r in rocksdb["commits"]
             ),
         ),
         marks_module="marks",

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -14,10 +16,12 @@ if TYPE_CHECKING:
     from rocksdict import Options, Rdict
 
 DEFAULT = "default"
+LOCKED = re.compile(r"while lock file: |lock hold by current process", re.IGNORECASE)
 NO_ROOM = "No space left on device"
 _UNFINISHED = re.compile(r"(LOCK|LOG.*|IDENTITY|MANIFEST-\d+|OPTIONS-.*|.*\.dbtmp|rocksdict-config\.json)")
 """Files of a folder whose creation was interrupted."""
 _LOG_FILES = 5
+_READ_ATTEMPTS = 5
 _MEMORY = 64 * 1024 * 1024
 """How much may be in memory before it is written to sorted files, all families together."""
 
@@ -32,9 +36,6 @@ class FolderUse:
     """What an empty folder would mean."""
     one_user: str
     """How to make sure that one process opens it."""
-
-    def in_use(self, path: Path, why: str) -> StoreInUse:
-        return StoreInUse(f"the RocksDB folder {path} is in use", why=why, remedy=self.one_user)
 
     def failed(self, path: Path, why: str, remedy: str) -> StoreFailed:
         return StoreFailed(
@@ -55,8 +56,11 @@ def open_folder(path: Path, use: FolderUse) -> tuple[Rdict, dict[str, Rdict]]:
     except StoreFailed:
         raise
     except Exception as error:
-        if f"{path}/LOCK" in str(error):
-            raise use.in_use(path, "Another process has opened it, or another library in this process.") from error
+        if found := LOCKED.search(str(error)):
+            who = "This process has opened it already" if "current" in found[0] else "Another process has opened it"
+            raise StoreInUse(
+                f"the RocksDB folder {path} is in use", why=f"{who}: RocksDB allows one.", remedy=use.one_user
+            ) from error
         if NO_ROOM in str(error):
             raise StoreFailed(
                 f"{path} cannot be opened as {use.kind}", why=str(error), remedy="Make room on its disk."
@@ -70,6 +74,39 @@ def open_folder(path: Path, use: FolderUse) -> tuple[Rdict, dict[str, Rdict]]:
         create_family(root, use.own).close()
         names = [*names, use.own]
     return root, {name: root.get_column_family(name) for name in names}
+
+
+@contextmanager
+def reading_folder(path: Path, use: FolderUse) -> Iterator[Rdict | None]:
+    """Gives the family `own` of a folder as it is on disk now, None if it does not exist.
+
+    Another process may have it open and go on writing: nothing is locked, and nothing is created.
+    """
+    from rocksdict import AccessType, Rdict
+
+    existing = _existing_families(path, use)
+    if existing is None:
+        yield None
+        return
+    families = {name: _family_options() for name in existing}
+    for attempt in range(_READ_ATTEMPTS):
+        try:
+            root = Rdict(str(path), _options(), column_families=families, access_type=AccessType.read_only())
+            break
+        except Exception as error:
+            # The process that writes has perhaps just replaced a file.
+            if attempt + 1 == _READ_ATTEMPTS:
+                raise StoreFailed(
+                    f"{path} cannot be read",
+                    why=str(error),
+                    remedy="Check that this user may read the folder, and try again.",
+                ) from error
+    try:
+        if use.own not in existing:
+            raise use.failed(path, "It is a RocksDB folder of another application.", "Give the store another path")
+        yield root.get_column_family(use.own)
+    finally:
+        root.close()
 
 
 def create_family(root: Rdict, name: str) -> Rdict:

@@ -167,9 +167,13 @@ def verify(root: bytes, key: bytes, value: bytes | None, proof: Proof) -> bool:
         at += len(step.skip)
         if at >= LENGTH or path[at - len(step.skip) : at] != step.skip:
             return False
+        if path[at] in step.siblings:
+            return False  # the way goes on there
         digits.append(path[at])
         at += 1
     rest, end = path[at:], proof.end
+    if end is not None and len(end.skip) > len(rest):
+        return False
     if value is not None:
         if end != Node(rest, 0, digest(value)):
             return False
@@ -178,9 +182,16 @@ def verify(root: bytes, key: bytes, value: bytes | None, proof: Proof) -> bool:
     known = None if end is None else end.hash
     for step, digit in zip(reversed(proof.steps), reversed(digits), strict=True):
         hashes = {**step.siblings, **({} if known is None else {digit: known})}
+        if not _is_branch(hashes):
+            return False
         children = sum(1 << each for each in hashes)
         known = Node(step.skip, children, branch_content(hashes)).hash
     return (known or EMPTY) == root
+
+
+def _is_branch(hashes: Mapping[int, bytes]) -> bool:
+    """Whether a branch can have these children. A longer hash could hide a child behind another one."""
+    return len(hashes) > 1 and all(each in range(DIGITS) and len(found) == len(EMPTY) for each, found in hashes.items())
 
 
 def root_of(values: Mapping[bytes, bytes]) -> bytes:

@@ -46,6 +46,7 @@ def mirror(outbox: EmbeddedOutbox, settings: ExternalDbSettings, chain_id: str) 
         partial(document_of, chain_id=chain_id),
         indexes=INDEXES,
         pool_size=settings.pool_size,
+        connect_timeout=settings.connect_timeout_ms / 1000,
     )
     return Drainer(
         outbox,

@@ -23,6 +23,7 @@ class ExternalDbSettings:
     batch_size: int = 100
     flush_interval_ms: int = 1000
     pool_size: int = 10
+    connect_timeout_ms: int = 10_000
     retention_secs: int = 86_400
     retention_tick_secs: int = 300
     strict_outbox: bool = True
@@ -38,6 +39,7 @@ HELP = {
     "batch_size": "documents per batch",
     "flush_interval_ms": "how long a transaction waits for others, at most",
     "pool_size": "connections to MongoDB",
+    "connect_timeout_ms": "how long to wait for a connection to MongoDB",
     "retention_secs": "delete a transaction so long after its block was confirmed on L1",
     "retention_tick_secs": "how often to look for transactions to delete",
     "strict_outbox": "reject a transaction that cannot be captured",
@@ -49,7 +51,8 @@ HELP = {
 def add_flags(parser: argparse.ArgumentParser, environ: Mapping[str, str] = os.environ) -> None:
     for name, default in _defaults(parser, environ).items():
         flag = f"--external-db-{name.replace('_', '-')}"
-        text = f"{HELP[name]} (default: {default}; {PREFIX}{name.upper()})"
+        # Not the variable's value, which may be a secret.
+        text = f"{HELP[name]} (default: {getattr(ExternalDbSettings(), name)}; {PREFIX}{name.upper()})"
         if isinstance(default, bool):
             parser.add_argument(flag, action=argparse.BooleanOptionalAction, default=default, help=text)
         else:

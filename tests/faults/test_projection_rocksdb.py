@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import random
 import signal
 from collections.abc import Iterator
@@ -122,3 +123,48 @@ def test_a_checkpoint_ahead_of_the_topic(projected: RocksProjected) -> None:
     assert worker.ended(120) == 3, worker.log
     assert "TopicReplaced" in worker.log
     assert contents(projected.folder / "db", ["history", "count", "tailrace"]) == before
+
+
+CHAIN = """
+from tailrace.projections import Projection, RocksStore, projection_app
+
+app = projection_app({name!r}, broker="kafka://{bootstrap}")
+store = RocksStore("db", families=["history"], keep_blocks=3)
+projection = Projection(app, {topic!r}, store=store, {settings})
+
+@projection.on()
+async def follow(event, effects):
+    if "rollback" in event.data:
+        effects.rollback_to(event.data["rollback"])
+    else:
+        with effects.block(event.data["slot"], b""):
+            effects.put("history", b"slots", (effects.get("history", b"slots") or b"") + b"%d " % event.data["slot"])
+{more}
+"""
+
+
+@pytest.mark.parametrize(
+    ("wrong", "error", "remedy"),
+    [
+        ({"rollback": 1}, "RollbackTooDeep", "raise `keep_blocks`"),
+        ({"slot": 5}, "BlockOutOfOrder", "Check that the topic has one partition"),
+    ],
+)
+def test_what_cannot_be_applied_to_the_chain_stops_the_worker(
+    postgres: PostgresServer, kafka: KafkaBroker, tmp_path: Path, wrong: dict[str, int], error: str, remedy: str
+) -> None:
+    """The worker ends with the error, and changes nothing: also after a restart, and by no dead letter."""
+    projected = RocksProjected(postgres, kafka, tmp_path, partitions=1)
+    projected.configure('on_failure="halt", events=1, within=0.01', app=CHAIN)
+    values = [*({"slot": slot} for slot in range(6)), {"rollback": 4}, {"slot": 7}, wrong, {"slot": 9}]
+    projected.publish(*({"key": "chain", "value": json.dumps(value).encode()} for value in values))
+    try:
+        for _ in range(2):
+            worker = projected.start(wait=False)
+            assert worker.ended(120) == 3, worker.log
+            assert error in worker.log
+            assert remedy in worker.log
+            assert contents(tmp_path / "db", ["history"])["history"] == {b"slots": b"0 1 2 3 4 7 "}
+        assert projected.dead_letters() == []
+    finally:
+        projected.close()

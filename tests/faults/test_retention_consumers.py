@@ -39,6 +39,19 @@ async def ignore(event, effects):
 """
 
 
+ROCKS = """
+from tailrace.projections import Projection, RocksStore, projection_app
+
+app = projection_app({name!r}, broker="kafka://{bootstrap}")
+projection = Projection(app, {topic!r}, store=RocksStore("rocks", families=["seen"]))
+{more}
+
+@projection.on()
+async def note(event, effects):
+    effects.put("seen", event.id.encode(), b"")
+"""
+
+
 class Consumed:
     """A shop, and an app of projections that retention waits for."""
 
@@ -49,9 +62,9 @@ class Consumed:
         self.declare("")
         shop.configure(kafka={"offsets_topic": f"{shop.name}.offsets"}, retention={"consumers": [f"{self.module}:app"]})
 
-    def declare(self, more: str) -> None:
+    def declare(self, more: str, app: str = APP) -> None:
         given = {"name": self.name, "topic": self.shop.topic, "dsn": self.shop.dsn}
-        text = APP.format(**given, bootstrap=self.shop.kafka.bootstrap, more=more.format(**given))
+        text = app.format(**given, bootstrap=self.shop.kafka.bootstrap, more=more.format(**given))
         (self.shop.folder / f"{self.module}.py").write_text(text)
 
     def work(self) -> Worker:
@@ -117,6 +130,21 @@ def test_rows_stay_until_the_projection_has_passed_them(consumed: Consumed) -> N
     assert worker.stop() == 0, worker.log
     assert consumed.command("apply")["rows"] == 5
     assert first.isdisjoint(shop.in_outbox())
+
+
+def test_a_projection_in_rocksdb_is_asked_while_its_worker_runs(consumed: Consumed) -> None:
+    """One process can open its folder; retention only reads it."""
+    shop = consumed.shop
+    consumed.declare("", ROCKS)
+    shop.start()
+    consumed.insert(5)
+    assert consumed.command("plan")["consumers"] == {consumed.name: 5}
+    assert not (shop.folder / "rocks").exists()
+    worker = consumed.work()
+    wait_until(lambda: consumed.command("plan")["rows"] == 5, 90)
+    assert worker.running, worker.log
+    assert consumed.command("apply")["rows"] == 5
+    assert worker.stop() == 0, worker.log
 
 
 @pytest.mark.slow

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import json
 import uuid
 from datetime import UTC, datetime, timedelta
+from typing import Any
 
 import pytest
 from confluent_kafka import Producer
 
 from helpers import warm_processes as warm
 from helpers.command import Tailrace
+from helpers.projection import Worker
 from helpers.users import Users
 from tailrace import failpoints
 from tailrace.testkit.stack import wait_until
@@ -102,3 +105,63 @@ def test_killed_at_every_step(users: Users, tailrace: Tailrace, kill: str) -> No
     with users.client() as client:
         assert [each["rows"] for each in client[users.database]["tailrace_purged"].find()] == [25]
     assert tailrace("retention", "plan", users.file)["kept"]["not_confirmed"] == 1
+
+
+APP = """
+from tailrace.projections import MongoStore, Projection, projection_app
+
+app = projection_app({name!r}, broker="kafka://{bootstrap}")
+
+async def ignore(event, effects):
+    pass
+
+for name in {projections!r}:
+    Projection(app, {topic!r}, name=name, store=MongoStore({uri!r}, {database!r})).on()(ignore)
+"""
+
+
+def test_documents_stay_until_every_projection_has_passed_them(users: Users) -> None:
+    name = f"app_{users.name}"
+
+    def declare(*projections: str) -> None:
+        text = APP.format(
+            name=users.name,
+            bootstrap=users.kafka.bootstrap,
+            projections=projections,
+            topic=users.topic,
+            uri=users.mongo.uri,
+            database=f"{users.database}_read",
+        )
+        (users.folder / f"{name}.py").write_text(text)
+
+    def retention(verb: str) -> dict[str, Any]:
+        ran = warm.run("retention", verb, str(users.file), "--json", cwd=users.folder, modules=warm.PROJECTION)
+        assert ran.returncode == 0, ran
+        found: dict[str, Any] = json.loads(ran.stdout.splitlines()[-1])
+        return found
+
+    first, second = f"{users.name}-first", f"{users.name}-second"
+    declare(first)
+    users.configure(retention={"consumers": [f"{name}:app"]})
+    users.start()
+    arrived(users, *old_documents(users, 10))
+    assert retention("apply")["consumers"] == {first: 10}
+    worker = Worker(users.folder, users.folder / "worker.log", f"{name}:app")
+    try:
+        wait_until(lambda: retention("plan")["rows"] == 10 if worker.running else True, 90)
+        assert worker.stop() == 0, worker.log
+        declare(first, second)
+        applied = retention("apply")
+        assert (applied["rows"], applied["consumers"]) == (0, {second: 10})
+        assert len(users.in_outbox()) == 10
+        worker = Worker(users.folder, users.folder / "worker.log", f"{name}:app")
+        wait_until(lambda: retention("plan")["rows"] == 10 if worker.running else True, 90)
+        assert worker.stop() == 0, worker.log
+        arrived(users, behind := users.insert())
+        applied = retention("apply")
+        assert (applied["rows"], applied["kept"]["consumer_behind"]) == (10, 1)
+        assert users.in_outbox() == {behind}
+    finally:
+        worker.kill()
+        with users.client() as client:
+            client.drop_database(f"{users.database}_read")

@@ -6,9 +6,12 @@ from typing import Any
 
 import psycopg
 import pytest
+from confluent_kafka import Producer
 
+from helpers import warm_processes as warm
 from helpers.command import Tailrace
 from helpers.shop import Shop
+from tailrace import failpoints
 from tailrace.retention.postgres_outbox import PostgresRetentionOutbox
 from tailrace.sources.postgres.options import PostgresOptions
 from tailrace.testkit.stack import wait_until
@@ -145,3 +148,31 @@ def test_a_table_that_is_not_partitioned_by_time(shop: Shop, tailrace: Tailrace)
     arrived(shop, [shop.insert(VALID)])
     refused = tailrace("retention", "apply", shop.file, code=2)
     assert "not partitioned by ranges of created_at" in refused["what"]
+
+
+@pytest.mark.parametrize("kill", failpoints.RETAINING)
+def test_killed_around_a_drop(daily: Shop, tailrace: Tailrace, kill: str) -> None:
+    """The next run finishes, nothing is dropped that is not confirmed, and each row is counted once."""
+    shop = daily
+    topic = f"{shop.name}.confirmed"
+    shop.kafka.create_topic(topic, 1)
+    shop.configure(retention={"partitions": "drop", "confirmations": {"topic": topic, "delay": 0}})
+    shop.start()
+    days = [put(shop, day, 5) for day in (1, 2, 3)]
+    arrived(shop, [*(event for day in days for event in day), fresh := shop.insert(VALID)])
+    kept = days[1]
+    producer = Producer({"bootstrap.servers": shop.kafka.bootstrap})
+    for event in (*days[0], *kept[:-1], *days[2]):
+        producer.produce(topic, key=event, value=b"{}")
+    assert producer.flush(30) == 0
+    warm.killed("retention", "apply", shop.file, at=kill)
+    # The oldest partition comes first; a death before the commit drops nothing.
+    dropped = kill == failpoints.RETENTION_COMMITTED
+    assert ("outbox_1" in partitions(shop)) == (not dropped)
+    assert shop.in_outbox() == {*kept, *days[2], fresh, *([] if dropped else days[0])}
+    assert tailrace("retention", "apply", shop.file)["rows"] == (5 if dropped else 10)
+    assert partitions(shop) == ["outbox_2", "outbox_now", "outbox_rest"]
+    assert shop.in_outbox() == {*kept, fresh}
+    assert shop.execute("SELECT sum(rows)::int FROM tailrace_purged") == [(10,)]
+    left = {row[0] for row in shop.execute("SELECT event_id FROM tailrace_confirmations")}
+    assert left == set(kept[:-1])

@@ -14,7 +14,7 @@ from confluent_kafka import Producer
 
 from tailrace.errors import TopicMissing, Unavailable
 from tailrace.kafka.client import KafkaOptions
-from tailrace.retention.confirmations import ConfirmationFormat
+from tailrace.retention.confirmations import Confirmation, ConfirmationFormat
 from tailrace.retention.confirmed import ConfirmedRetention, ConfirmedStore
 from tailrace.retention.mongo_confirmed import MongoConfirmedStore
 from tailrace.retention.postgres_confirmed import PostgresConfirmedStore
@@ -29,6 +29,8 @@ class Mirror(NamedTuple):
     store: Callable[[], ConfirmedStore]
     put: Callable[[list[str]], None]
     ids: Callable[[], set[str]]
+    index_used: Callable[[], bool]
+    """Whether the index of the times of confirmations has been used."""
 
 
 @pytest.fixture(params=["postgres", "mongo"])
@@ -48,6 +50,10 @@ def mirror(request: pytest.FixtureRequest) -> Iterator[Mirror]:
                 open_mongo,
                 lambda ids: documents.insert_many([{"_id": each} for each in ids]) and None,  # type: ignore[func-returns-value]
                 lambda: {str(each["_id"]) for each in documents.find()},
+                lambda: any(
+                    "confirmed_ms" in each["key"] and each["accesses"]["ops"]
+                    for each in client[database]["tailrace_confirmations"].aggregate([{"$indexStats": {}}])
+                ),
             )
             client.drop_database(database)
     else:
@@ -63,7 +69,15 @@ def mirror(request: pytest.FixtureRequest) -> Iterator[Mirror]:
                 link.execute("INSERT INTO transactions SELECT unnest(%s::text[])", (ids,))
 
             yield Mirror(
-                open_postgres, put, lambda: {str(row[0]) for row in link.execute("SELECT tx_hash FROM transactions")}
+                open_postgres,
+                put,
+                lambda: {str(row[0]) for row in link.execute("SELECT tx_hash FROM transactions")},
+                lambda: bool(
+                    link.execute(
+                        "SELECT FROM pg_stat_user_indexes WHERE idx_scan > 0 "
+                        "AND indexrelname = 'tailrace_confirmations_due'"
+                    ).fetchall()
+                ),
             )
     for store in made:
         store.close()
@@ -94,6 +108,20 @@ def chain(kafka: KafkaBroker) -> Chain:
     chain = Chain(kafka)
     kafka.create_topic(chain.topic, 2)
     return chain
+
+
+def test_what_is_due_is_found_by_an_index(mirror: Mirror) -> None:
+    """Most confirmations wait for their delay: they are not read to find those that are due."""
+    store, now_ms = mirror.store(), 1_900_000_000_000
+    store.schedule(
+        "t", [Confirmation(f"0x{number}", now_ms + number) for number in range(20_000)], {0: 1}, restart=False
+    )
+
+    def index_was_used() -> bool:
+        assert store.due(now_ms + 2, now_ms, 100) == ["0x0", "0x1", "0x2"]
+        return mirror.index_used()
+
+    wait_until(index_was_used, 30)
 
 
 def test_rows_are_deleted_after_confirmation_and_delay(mirror: Mirror, chain: Chain) -> None:

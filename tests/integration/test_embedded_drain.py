@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import time
 import uuid
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -115,6 +116,66 @@ def test_refused_entries_stay_and_delay_no_other(
     assert {entry.text_key for entry in outbox.read()} == {"b", "c", "d"}
 
 
+def nested(depth: int) -> dict[str, Any]:
+    return {"in": nested(depth - 1)} if depth else {}
+
+
+NEVER_TAKEN: dict[str, dict[str, Any]] = {
+    "an array as _id": {"_id": [1]},
+    "a bad _id": {"_id": {"$x": 1}},
+    "nested too deeply": {"in": nested(200)},
+    "too large": {"x": "x" * 16_790_000},
+    "no point": {"sphere": "x"},
+    "far away": {"plane": [1000, 1000]},
+    "a point of text": {"plane": ["a", "b"]},
+    "parallel arrays": {"a": [1, 2], "b": [1, 2]},
+    "a hashed array": {"hashed": [1, 2]},
+    "an unknown language": {"text": "x", "language": "klingon"},
+    "a language that is no text": {"text": "x", "language": 5},
+    "not valid": {"valid": False},
+}
+
+
+def test_what_mongodb_never_takes_is_refused_and_holds_up_nothing(
+    mongo: MongoServer, mirror: Collection[dict[str, Any]], outbox: EmbeddedOutbox
+) -> None:
+    mirror.database.create_collection(mirror.name, validator={"valid": {"$ne": False}})
+    indexes = [
+        IndexModel([("sphere", "2dsphere")]),
+        IndexModel([("plane", "2d")]),
+        IndexModel([("a", 1), ("b", 1)]),
+        IndexModel([("hashed", "hashed")]),
+        IndexModel([("text", "text")]),
+    ]
+
+    def document(entry: Entry) -> dict[str, Any]:
+        return {"_id": entry.text_key, **NEVER_TAKEN.get(entry.text_key, {})}
+
+    for key in NEVER_TAKEN:
+        outbox.write(key, b"x")
+        outbox.write(f"after {key}", b"x")
+    target = MongoTarget(mongo.uri, mirror.database.name, mirror.name, document, indexes=indexes)
+    with Drainer(outbox, target, backoff=QUICK, within=0.05) as drainer:
+        wait_until(lambda: drainer.stats.error or outbox.count == len(NEVER_TAKEN), 60)
+        assert drainer.stats.error == ""
+        assert {entry.text_key for entry in outbox.read()} == NEVER_TAKEN.keys()
+    assert ids(mirror) == {f"after {key}" for key in NEVER_TAKEN}
+
+
+def test_an_error_that_is_not_the_document_s_is_retried_and_has_its_code(
+    mongo: MongoServer, mirror: Collection[dict[str, Any]], outbox: EmbeddedOutbox, make: Make
+) -> None:
+    mirror.database.create_collection(mirror.name, viewOn="other", pipeline=[])
+    target = MongoTarget(mongo.uri, mirror.database.name, mirror.name, document)
+    outbox.write("a", b"x")
+    with Drainer(outbox, target, backoff=QUICK, within=0.05) as drainer:
+        wait_until(lambda: drainer.stats.retries > 1, 30)
+        assert "code 166" in drainer.stats.error
+        mirror.drop()
+        wait_until(lambda: outbox.count == 0, 30)
+    assert ids(mirror) == {"a"}
+
+
 def test_acceptance_does_not_wait_for_the_mirror_and_retries_are_delayed(
     mongo: MongoServer, outbox: EmbeddedOutbox, make: Make, mirror: Collection[dict[str, Any]]
 ) -> None:
@@ -138,6 +199,26 @@ def test_acceptance_does_not_wait_for_the_mirror_and_retries_are_delayed(
             wait_until(lambda: outbox.count == 0, 60)
     assert ids(mirror) == {*map(str, range(30)), "later"}
     assert drainer.stats.errors >= 5
+
+
+def test_attempts_without_the_mirror_get_rarer(outbox: EmbeddedOutbox, make: Make) -> None:
+    """Neither new entries nor full batches make it try again sooner."""
+    drainer = make("mongodb://127.0.0.1:1/?directConnection=true", connect_timeout=0.01, batch=5, flush=0.0)
+    began = time.monotonic()
+    drainer.start()
+
+    def writes_until_retries() -> bool:
+        outbox.write(uuid.uuid4().hex, b"x")
+        return drainer.stats.retries >= 6
+
+    wait_until(writes_until_retries, 60)
+    tried, seconds = drainer.stats.errors, time.monotonic() - began
+    assert not drainer.stop()
+    allowed, spent = 1, QUICK.delay(1)
+    while spent <= seconds:
+        allowed += 1
+        spent += QUICK.delay(allowed)
+    assert tried <= allowed, f"{tried} attempts in {seconds:.2f} s"
 
 
 def test_a_stop_without_the_mirror_leaves_everything_for_the_next_start(

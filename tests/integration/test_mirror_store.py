@@ -14,6 +14,9 @@ import pytest
 from bson.decimal128 import Decimal128
 from pymongo import DESCENDING, IndexModel
 
+from examples.transaction_mirror.document import document_of
+from examples.transaction_mirror.transactions import encode, transaction
+from tailrace.embedded import Entry
 from tailrace.errors import ConfigError, Reason, Rejected
 from tailrace.projections.core.apply import BatchResult
 from tailrace.projections.core.event import Event, read_event
@@ -22,7 +25,14 @@ from tailrace.projections.core.handlers import Handlers, RegisteredHandler
 from tailrace.projections.core.partition_worker import PartitionWorker
 from tailrace.projections.core.settings import ProjectionSpec, Settings
 from tailrace.projections.core.store import EventOutcome, Partition
-from tailrace.projections.mongo.mirror import BATCH, FLUSH_SECONDS, mirror_decode, mirror_handler
+from tailrace.projections.mongo.mirror import (
+    BATCH,
+    FLUSH_SECONDS,
+    MakeDocument,
+    mirror_decode,
+    mirror_document,
+    mirror_handler,
+)
 from tailrace.projections.mongo.mirror_store import MirrorStore
 from tailrace.testkit.stack import MongoServer
 
@@ -86,12 +96,16 @@ class RecordingCallbacks:
 
 
 async def process_events(
-    store: MirrorStore, database: str, events: Sequence[Event], start: int = 0
+    store: MirrorStore,
+    database: str,
+    events: Sequence[Event],
+    start: int = 0,
+    document: MakeDocument = mirror_document,
 ) -> RecordingCallbacks:
     """Processes events as a worker does, but without waiting before retries."""
     callbacks = RecordingCallbacks()
     handlers = Handlers(mirror_decode)
-    handlers.add((), RegisteredHandler(mirror_handler, None, deletes=False))
+    handlers.add((), RegisteredHandler(mirror_handler(document), None, deletes=False))
     spec = ProjectionSpec(database, handlers, Settings(events=BATCH, within=FLUSH_SECONDS))
 
     async def at_once(seconds: float) -> None: ...
@@ -191,6 +205,31 @@ def test_a_lost_connection_between_documents_and_offset(mongo: MongoServer, data
     assert offsets(mirrored(mongo, database)) == [0, 1, 2]
 
 
+def test_a_document_of_its_own(mongo: MongoServer, database: str) -> None:
+    """Transactions with all their fields, by their hash; what cannot be made is a dead letter."""
+    found = [transaction(1, number, arrived_ms=number) for number in range(20)]
+    events = [event(number, sender=each.hash, value=encode(each)) for number, each in enumerate(found)]
+    events[3].value = b"no transaction"
+
+    def document(event: Event) -> dict[str, Any]:
+        return document_of(Entry(event.offset, event.key or b"", event.value or b"", event.time_ms), "sepolia")
+
+    async def scenario() -> None:
+        async with opened(mongo, database) as store:
+            callbacks = await process_events(store, database, events, document=document)
+            assert [name for name, _ in callbacks.dead_letters] == [events[3].id]
+
+    asyncio.run(scenario())
+    del found[3]
+    documents = {each["_id"]: each for each in mirrored(mongo, database)}
+    assert documents.keys() == {each.hash for each in found}
+    for each in found:
+        stored = documents[each.hash]
+        assert len(stored) == 23
+        assert stored["raw_transaction"] == encode(each)
+        assert (stored["resource_bounds"] is None) == (each.resource_bounds is None)
+
+
 def test_documents_stay_but_the_offset_does_not_move_if_the_worker_dies_first(
     mongo: MongoServer, database: str
 ) -> None:
@@ -200,7 +239,7 @@ def test_documents_stay_but_the_offset_does_not_move_if_the_worker_dies_first(
     async def dies(store: MirrorStore) -> None:
         async with store.transaction(PARTITION) as transaction:
             await transaction.position()
-            await mirror_handler(event(0), transaction.effects)
+            await mirror_handler(mirror_document)(event(0), transaction.effects)
             await transaction.flush()
             await transaction.advance(1)
             raise Died
@@ -256,7 +295,7 @@ def test_a_violated_index_among_duplicates_is_noticed(mongo: MongoServer, databa
             await transaction.position()
             for each in events:
                 each.data = mirror_decode(each)
-                await mirror_handler(each, transaction.effects)
+                await mirror_handler(mirror_document)(each, transaction.effects)
             await transaction.advance(events[-1].offset + 1)
 
     async def scenario() -> None:

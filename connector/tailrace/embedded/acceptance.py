@@ -65,8 +65,11 @@ class strict:  # noqa: N801 - used as a statement, as `suppress` is
         if kind is None:
             self.__exit__(None, None, None)  # one of a few that replace another entry writes
         elif self._sequence is not None:
-            # A cancelled task does not stop the thread.
-            await asyncio.to_thread(self._reject)
+            try:
+                await asyncio.to_thread(self._reject)
+            finally:
+                # A task that is cancelled again does not stop the thread, but one that waits for it never gets it.
+                self._reject()
 
     def _begin(self) -> None:
         try:
@@ -85,8 +88,9 @@ class strict:  # noqa: N801 - used as a statement, as `suppress` is
             failpoints.reached(failpoints.OUTBOX_WRITTEN)
 
     def _reject(self) -> None:
-        failpoints.reached(failpoints.OUTBOX_REJECTING)
-        sequence, self._sequence = self._sequence, None
+        with self._mutex:
+            sequence, self._sequence = self._sequence, None
         if sequence is not None:
+            failpoints.reached(failpoints.OUTBOX_REJECTING)
             self._outbox.rejected(self._key, sequence)
             failpoints.reached(failpoints.OUTBOX_REJECTED)

@@ -15,8 +15,11 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from tailrace.embedded.batch import OutboxBatch
+from tailrace.embedded.epochs import Epochs
 from tailrace.embedded.records import (
     ENTRIES,
+    EPOCH,
     IDENTITY,
     KEYS,
     OWN,
@@ -24,7 +27,6 @@ from tailrace.embedded.records import (
     Entry,
     OutboxState,
     decode_entry,
-    encode_entry,
     key_prefix,
     sequence_key,
     sequence_of,
@@ -33,7 +35,7 @@ from tailrace.errors import ConfigError, StoreFailed, install_remedy
 from tailrace.rocksdb_folder import FolderUse, create_family, open_folder
 
 if TYPE_CHECKING:
-    from rocksdict import Rdict, WriteBatch
+    from rocksdict import Rdict
 
 USE = FolderUse(
     own=OWN,
@@ -45,52 +47,6 @@ REOPEN_SECONDS = 1.0
 """The shortest time between two attempts to open the folder again after an error."""
 FIRST = 1
 """The first sequence number."""
-
-
-class OutboxBatch:
-    """What one batch changes. Requests see what earlier requests of the same batch have changed."""
-
-    def __init__(
-        self, database: OutboxDatabase, state: OutboxState, written: WriteBatch, handles: dict[str, Any]
-    ) -> None:
-        self._database = database
-        self._written = written
-        self._handles = handles
-        self._added: dict[bytes, list[int]] = {}
-        self._removed: set[int] = set()
-        self.state = state
-
-    def add(self, key: bytes, raw: bytes) -> int:
-        """Adds an entry; returns its sequence number."""
-        sequence = self.state.last + 1
-        self.state = OutboxState(sequence, self.state.entries + 1)
-        self._put(ENTRIES, sequence_key(sequence), encode_entry(key, raw, time.time_ns() // 1_000_000))
-        self._put(KEYS, key_prefix(key) + sequence_key(sequence), b"")
-        self._added.setdefault(key, []).append(sequence)
-        return sequence
-
-    def remove(self, key: bytes, sequence: int) -> bool:
-        """Removes an entry; returns False if it does not exist."""
-        added = self._added.get(key, ())
-        if sequence in self._removed or not (sequence in added or self._database.has(key, sequence)):
-            return False
-        self.state = self.state._replace(entries=self.state.entries - 1)
-        self._written.delete(sequence_key(sequence), self._handles[ENTRIES])
-        self._written.delete(key_prefix(key) + sequence_key(sequence), self._handles[KEYS])
-        self._removed.add(sequence)
-        return True
-
-    def sequences(self, key: bytes) -> list[int]:
-        """Returns the sequence numbers of the key's entries, oldest first."""
-        found = [*self._database.sequences(key), *self._added.get(key, ())]
-        return [sequence for sequence in found if sequence not in self._removed]
-
-    def end(self) -> WriteBatch:
-        self._put(OWN, STATE, self.state.encode())
-        return self._written
-
-    def _put(self, family: str, key: bytes, value: bytes) -> None:
-        self._written.put(key, value, self._handles[family])
 
 
 class _Request:
@@ -128,6 +84,9 @@ class OutboxDatabase:
         self._low = FIRST
         """No entry has a smaller sequence number. Deleted entries slow a search from the beginning down."""
         self.state = OutboxState()
+        self._unsettled = False
+        """A write was interrupted: `state` may not be what is stored."""
+        self.epochs = Epochs()
         self.identity = self._open()
 
     def change(self, change: Callable[[OutboxBatch], Any], *, sync: bool = True) -> Any:  # noqa: ANN401 - the change's result
@@ -141,6 +100,12 @@ class OutboxDatabase:
         except BaseException:  # an interrupt
             request.abandoned = True
             raise
+        if not request.done:
+            raise StoreFailed(
+                f"a write to the outbox {self._path} was interrupted",
+                why="Another thread wrote it in its batch, and was interrupted. It may be on disk.",
+                remedy="Write it again: it replaces itself.",
+            )
         if request.error is not None:
             raise request.error
         return request.result
@@ -201,20 +166,43 @@ class OutboxDatabase:
             if identity is None:
                 identity = uuid.uuid4().hex.encode()
                 self._run(own.put, IDENTITY, identity, write_opt=self._synced)
-            stored: bytes | None = self._run(own.get, STATE)
+            self._read_state()
+            self._begin_epoch(own)
         except BaseException:
             self._close()
             raise
-        # The numbers of a batch that has failed are not given again.
-        found = OutboxState.decode(stored) if stored is not None else OutboxState()
-        self.state = found._replace(last=max(found.last, self.state.last))
         self._failed = None
         return identity.decode()
+
+    def _read_state(self) -> None:
+        stored: bytes | None = self._run(self._family(OWN).get, STATE)
+        found = OutboxState.decode(stored) if stored is not None else OutboxState()
+        # The numbers of a batch that has failed are not given again.
+        self.state = found._replace(last=max(found.last, self.state.last))
+        self._unsettled = False
+
+    def _begin_epoch(self, own: Rdict) -> None:
+        from rocksdict import WriteBatch
+
+        found: list[tuple[Any, Any]] = self._run(lambda: list(own.items(from_key=EPOCH)))
+        known = Epochs.decode((key, value) for key, value in found if key.startswith(EPOCH))
+        first = next(self.entries(0), None)
+        begun = known.begun(self.state.last + 1, first.sequence if first is not None else self.state.last + 1)
+        written = WriteBatch(raw_mode=True)
+        handle = self._opened().get_column_family_handle(OWN)
+        for key in known.encoded().keys() - begun.encoded().keys():
+            written.delete(key, handle)
+        for key, value in begun.encoded().items():
+            written.put(key, value, handle)
+        self._run(self._opened().write, written, self._synced)
+        self.epochs = begun
 
     def _write(self, requests: list[_Request]) -> None:
         """Writes all requests in one batch. The lock is held."""
         try:
             self._require_open()
+            if self._unsettled:
+                self._read_state()
             from rocksdict import WriteBatch
 
             root = self._opened()
@@ -224,16 +212,17 @@ class OutboxDatabase:
                 if not request.abandoned:
                     request.result = request.change(batch)
             sync = any(request.sync for request in requests)
+            self._unsettled = True
             self.state = OutboxState(batch.state.last, self.state.entries)
             self._run(root.write, batch.end(), self._synced if sync else self._unsynced)
-            self.state = batch.state
+            self.state, self._unsettled = batch.state, False
         except Exception as error:  # noqa: BLE001 - every writer of the batch gets it
             error.__traceback__ = None  # its frames refer to the database, which could not be opened again
             for request in requests:
                 request.error = error
-        finally:
-            for request in requests:
-                request.done = True
+        # Not after an interrupt: then nobody knows whether the batch was written.
+        for request in requests:
+            request.done = True
 
     def _require_open(self) -> None:
         """Opens the folder again after an error, such as a full disk: RocksDB itself would refuse all writes."""

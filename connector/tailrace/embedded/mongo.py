@@ -14,8 +14,14 @@ if TYPE_CHECKING:
     from pymongo import IndexModel, MongoClient
 
 DUPLICATE = 11000
-REFUSED = {2, 9, 16, 17280, 10334, 121, 52, 57}
-"""Codes of documents that the server never takes: too large, not valid, a bad name of a field."""
+NOT_BSON = {15, 16, 22, 10334}
+"""Codes of a whole command that no server takes: of its documents, one is too large, nested too deeply or damaged."""
+REFUSED = {
+    *NOT_BSON,
+    *(2, 9, 52, 53, 57, 121),  # a bad value, name of a field or _id; refused by the collection's validator
+    *(171, 5894900, 13027, 16755, 16766, 16804, 17261, 17262, 17280),  # what an index of the collection cannot hold
+}
+"""Codes of documents that the server never takes. Everything else is tried again, and holds up the batches behind."""
 
 
 @contextmanager
@@ -112,7 +118,7 @@ class MongoTarget:
         except BulkWriteError as error:
             return self._judge(error, documents, refused)
         except (BSONError, DocumentTooLarge, OverflowError, UnicodeError, OperationFailure) as error:
-            if isinstance(error, OperationFailure) and error.code not in REFUSED:
+            if isinstance(error, OperationFailure) and error.code not in NOT_BSON:
                 raise
             # Neither the driver nor the server says which document it is.
             if len(documents) > 1:
@@ -125,6 +131,8 @@ class MongoTarget:
 
     @staticmethod
     def _judge(error: Any, documents: list[tuple[int, dict[str, Any]]], refused: dict[int, str]) -> tuple[int, int]:  # noqa: ANN401
+        from pymongo.errors import OperationFailure
+
         details = error.details or {}
         if details.get("writeConcernErrors"):
             raise error  # perhaps not durable: the batch is written again
@@ -137,5 +145,5 @@ class MongoTarget:
             elif each["code"] in REFUSED:
                 refused[documents[each["index"]][0]] = f"MongoDB refuses its document (code {each['code']})"
             else:
-                raise error
+                raise OperationFailure("a document was not written", each["code"])
         return int(details.get("nInserted", 0)), duplicates

@@ -13,7 +13,8 @@ from collections.abc import Callable, Container, Iterable
 from os import PathLike
 from pathlib import Path
 
-from tailrace.embedded.database import OutboxBatch, OutboxDatabase
+from tailrace.embedded.batch import OutboxBatch
+from tailrace.embedded.database import OutboxDatabase
 from tailrace.embedded.records import Entry
 
 LOGGER = logging.getLogger("tailrace.embedded")
@@ -37,6 +38,8 @@ class EmbeddedOutbox:
         self._database = OutboxDatabase(self.path) if enabled else None
         self._in_flight: dict[int, bool] = {}
         """Entries in flight; whether their key has other entries."""
+        self._mutex = threading.Lock()
+        """Held while an acceptance ends, and while a batch looks at acceptances. Nothing is written meanwhile."""
         self._rejected: dict[int, bytes] = {}
         """Entries that were rejected and could not be deleted yet, with their keys."""
         self._observers: list[Callable[[], None]] = []
@@ -49,6 +52,10 @@ class EmbeddedOutbox:
     def identity(self) -> str:
         """A random name that was given to the folder when it was created."""
         return self._opened.identity
+
+    def epoch(self, sequence: int) -> str:
+        """Returns a random name of the opening that gave this number; empty if all up to it was drained before that."""
+        return self._opened.epochs.at(sequence)
 
     @property
     def last_sequence(self) -> int:
@@ -67,12 +74,14 @@ class EmbeddedOutbox:
 
     def write(self, key: str | bytes, raw: bytes) -> int:
         """Adds an entry; returns its sequence number when it is on disk. It replaces an earlier entry of this key."""
-        name = _key(key)
+        name, value = _bytes(key), bytes(memoryview(raw))
 
         def change(batch: OutboxBatch) -> int:
-            self._remove(batch, dict.fromkeys(self._ready(batch, name), name))
-            self._note_another(batch, name)
-            return batch.add(name, bytes(raw))
+            with self._mutex:
+                ready = self._ready(batch, name)
+                self._note_another(batch, name)
+            self._remove(batch, dict.fromkeys(ready, name))
+            return batch.add(name, value)
 
         sequence = self._write(change)
         self._notify()
@@ -80,13 +89,14 @@ class EmbeddedOutbox:
 
     def begin(self, key: str | bytes, raw: bytes) -> int:
         """Adds an entry that is in flight until `accepted` or `rejected` is called. An earlier one of its key stays."""
-        name = _key(key)
+        name, value = _bytes(key), bytes(memoryview(raw))
 
         def change(batch: OutboxBatch) -> int:
-            has_others = self._note_another(batch, name)
-            sequence = batch.add(name, bytes(raw))
-            # Before the batch is written: no reader may see the entry first.
-            self._in_flight[sequence] = has_others
+            with self._mutex:
+                has_others = self._note_another(batch, name)
+                sequence = batch.add(name, value)
+                # Before the batch is written: no reader may see the entry first.
+                self._in_flight[sequence] = has_others
             given.append(sequence)
             if failed.is_set():
                 give_up()
@@ -96,7 +106,7 @@ class EmbeddedOutbox:
             """Rejects what may be on disk all the same: it is not drained, and deleted with the next write."""
             for number in given:
                 self._rejected[number] = name
-                self._in_flight.pop(number, None)
+                self._land(number)
 
         given: list[int] = []
         failed = threading.Event()
@@ -110,9 +120,8 @@ class EmbeddedOutbox:
 
     def accepted(self, key: str | bytes, sequence: int) -> None:
         """Ends an entry's acceptance: it is drained from now on, and replaces earlier accepted ones of its key."""
-        has_others = self._in_flight.pop(sequence, False)
-        if has_others:
-            name = _key(key)
+        if self._land(sequence):
+            name = _bytes(key)
 
             def keep_newest(batch: OutboxBatch) -> None:
                 for older in self._ready(batch, name)[:-1]:
@@ -129,8 +138,8 @@ class EmbeddedOutbox:
 
         If the process dies before that write, the next start takes it for captured.
         """
-        self._rejected[sequence] = _key(key)
-        self._in_flight.pop(sequence, None)
+        self._rejected[sequence] = _bytes(key)
+        self._land(sequence)
         rejected = dict(self._rejected)
         try:
             self._opened.change(lambda batch: self._remove(batch, rejected))
@@ -143,7 +152,7 @@ class EmbeddedOutbox:
 
     def delete(self, key: str | bytes) -> bool:
         """Deletes what is stored under a key, except what is in flight; returns whether there was anything."""
-        name = _key(key)
+        name = _bytes(key)
 
         def change(batch: OutboxBatch) -> bool:
             found = self._ready(batch, name)
@@ -242,6 +251,11 @@ class EmbeddedOutbox:
         for sequence, key in entries.items():
             batch.remove(key, sequence)
 
+    def _land(self, sequence: int) -> bool:
+        """Ends the flight of an entry; returns whether its key has other entries."""
+        with self._mutex:
+            return self._in_flight.pop(sequence, False)
+
     def _note_another(self, batch: OutboxBatch, key: bytes) -> bool:
         """Notes for a key's entries in flight that there will be another; returns whether the key has any entry."""
         others = batch.sequences(key)
@@ -263,5 +277,6 @@ class EmbeddedOutbox:
             observer()
 
 
-def _key(key: str | bytes) -> bytes:
-    return key.encode() if isinstance(key, str) else bytes(key)
+def _bytes(given: str | bytes) -> bytes:
+    """Raises TypeError for what is no text and no bytes."""
+    return given.encode() if isinstance(given, str) else bytes(memoryview(given))

@@ -5,6 +5,7 @@
 | `entries` | sequence number | time, key, raw bytes |
 | `keys` | length of the key, key, sequence number | nothing |
 | `tailrace_outbox` | `identity` | a random name, given at the creation |
+| | `epoch`, sequence number | a random name of the opening that gives the numbers from this one on |
 | | `state` | the last sequence number and the number of entries |
 """
 
@@ -14,7 +15,7 @@ import struct
 from typing import NamedTuple
 
 OWN, ENTRIES, KEYS = "tailrace_outbox", "entries", "keys"
-IDENTITY, STATE = b"identity", b"state"
+IDENTITY, STATE, EPOCH = b"identity", b"state", b"epoch"
 _STATE, _ENTRY = struct.Struct(">QQ"), struct.Struct(">QI")
 _LENGTH, _SEQUENCE = struct.Struct(">I"), struct.Struct(">Q")
 

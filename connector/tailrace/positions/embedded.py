@@ -10,11 +10,15 @@ SOURCE = "embedded"
 
 @dataclass(frozen=True, slots=True)
 class EmbeddedPosition:
-    """Behind entry `sequence` of the outbox with this identity, a random name that it got when it was created."""
+    """Behind entry `sequence` of the outbox with this identity, a random name that it got when it was created.
+
+    `epoch` is a random name of the opening that wrote the entry; an older copy of the folder has another one there.
+    """
 
     outbox: str
     sequence: int
     at_ms: int = 0
+    epoch: str = ""
 
     def __str__(self) -> str:
         if not self.sequence:
@@ -38,4 +42,4 @@ class EmbeddedPosition:
     @classmethod
     def from_json(cls, stored: dict[str, Any]) -> EmbeddedPosition:
         """Parses the stored form; raises ValueError, KeyError or TypeError if it is invalid."""
-        return cls(str(stored["outbox"]), int(stored["sequence"]), int(stored["at_ms"]))
+        return cls(str(stored["outbox"]), int(stored["sequence"]), int(stored["at_ms"]), str(stored["epoch"]))

@@ -31,7 +31,7 @@ from tailrace.projections.core.handlers import Handler, Handlers, Model, Registe
 from tailrace.projections.core.metrics import ProjectionMetrics
 from tailrace.projections.core.partition_worker import PartitionWorker
 from tailrace.projections.core.settings import OnFailure, OnReplay, ProjectionSpec, Settings
-from tailrace.projections.core.store import Partition, ProjectionStore
+from tailrace.projections.core.store import BlockStore, Partition, ProjectionStore
 from tailrace.projections.core.tracing import tracing
 from tailrace.projections.core.versions import Versions, key_of, version_header
 from tailrace.projections.faust.app import ProjectionApp
@@ -89,6 +89,12 @@ class Projection:
                 f"{self.name} reads several topics with versions, but has no `entity` function",
                 why="The same key in two topics may be two entities.",
                 remedy='Give `entity`, such as `lambda event: f"{event.partition.topic}/{event.key.decode()}"`.',
+            )
+        if versions is not None and isinstance(store, BlockStore) and store.undoes_blocks:
+            raise ConfigError(
+                f"{self.name} has versions, and its store can undo blocks",
+                why="A rollback does not undo versions: what replaces an undone event would be skipped as old.",
+                remedy="Remove `versions`: blocks come in order. Or remove `keep_blocks` of the store.",
             )
         for argument, function in (("entity", entity), ("version", version), ("decode", decode)):
             if function is not None and is_asynchronous(function):

@@ -14,6 +14,7 @@ from typing import Any
 
 from tailrace.config.retention import RetentionSettings
 from tailrace.errors import ConfigError, NoOutboxTable, TailraceError, Unavailable
+from tailrace.projections.core.store import ReadableStore
 from tailrace.replay.outbox_rows import passed_rows_of
 from tailrace.replay.source_log import topics_of
 from tailrace.replay.table_points import before_first_start, stored_position
@@ -158,11 +159,14 @@ async def _positions(name: str, app: Any) -> list[Consumer]:  # noqa: ANN401 - a
         )
     found: list[Consumer] = []
     for projection in app.projections:
-        await projection.store.open(projection.name)
-        try:
-            positions = await projection.store.positions()
-        finally:
-            await projection.store.close()
+        if isinstance(projection.store, ReadableStore):  # its worker may run
+            positions = await projection.store.stored_positions(projection.name)
+        else:
+            await projection.store.open(projection.name)
+            try:
+                positions = await projection.store.positions()
+            finally:
+                await projection.store.close()
         found.append(
             Consumer(
                 projection.name,

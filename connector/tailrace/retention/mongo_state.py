@@ -49,6 +49,7 @@ class MongoState:
                         self._database.create_collection(name)
                     except CollectionInvalid:
                         pass  # another run has just created it
+            self._database[CONFIRMATIONS].create_index([("_id.pipeline", 1), ("confirmed_ms", 1), ("_id", 1)])
 
     def transaction(self, body: Callable[[ClientSession], Any]) -> Any:  # noqa: ANN401 - what the body returns
         """Runs `body` in a transaction; repeats it after a write conflict with another run."""

@@ -19,6 +19,7 @@ from tailrace.sources.postgres.purged_rows import PURGED, purged_ddl
 from tailrace.sql_names import quote, quote_table, split_table
 
 CONFIRMATIONS, OFFSETS, KEPT = "tailrace_confirmations", "tailrace_retention_offsets", "tailrace_retention_kept"
+DUE = "tailrace_confirmations_due"
 
 
 class PostgresState:
@@ -37,10 +38,10 @@ class PostgresState:
             [*split_table(table), id_column],
         )
         self.id_type = str(found[0][0]) if found else "text"
-        self._exists = self._missing() == []
+        self._exists = not any(statement.startswith("CREATE TABLE") for statement in self._missing())
 
     def ensure(self) -> None:
-        """Creates missing tables."""
+        """Creates missing tables and the index."""
         missing = self._missing()
         try:
             for statement in missing:
@@ -59,6 +60,8 @@ class PostgresState:
         statements = {
             self.confirmations: f"CREATE TABLE IF NOT EXISTS {self.confirmations} (pipeline text, event_id text, "
             "confirmed_at timestamptz NOT NULL, retry_at timestamptz, PRIMARY KEY (pipeline, event_id))",
+            beside(self._table, DUE): f"CREATE INDEX IF NOT EXISTS {quote(DUE)} ON {self.confirmations} "
+            "(pipeline, confirmed_at, event_id)",
             self._offsets: f"CREATE TABLE IF NOT EXISTS {self._offsets} (pipeline text, topic text, partition int, "
             "next_offset bigint NOT NULL, PRIMARY KEY (pipeline, topic, partition))",
             self._kept: f"CREATE TABLE IF NOT EXISTS {self._kept} (pipeline text, event_id text, "

@@ -9,6 +9,8 @@ import random
 import signal
 import subprocess
 import sys
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -170,6 +172,32 @@ async def test_a_task_that_is_cancelled_at_any_moment_leaves_nothing_in_flight(t
         assert (outbox.in_flight, outbox.count) == (0, len(done))
 
 
+@in_loop
+async def test_a_task_that_is_cancelled_while_its_rejection_waits_for_a_thread(tmp_path: Path) -> None:
+    loop = asyncio.get_running_loop()
+    loop.set_default_executor(ThreadPoolExecutor(1))
+    free = threading.Event()
+    with EmbeddedOutbox(tmp_path / "outbox") as outbox:
+        refusing = asyncio.Event()
+
+        async def accept() -> None:
+            async with strict(outbox, "a", b"x"):
+                loop.run_in_executor(None, free.wait)
+                refusing.set()
+                raise Refused
+
+        task = asyncio.create_task(accept())
+        await refusing.wait()  # now it waits for the only thread
+        task.cancel()
+        try:
+            with pytest.raises(asyncio.CancelledError):
+                await task
+        finally:
+            free.set()
+        await loop.shutdown_default_executor()
+        assert (outbox.in_flight, outbox.count) == (0, 0)
+
+
 KILLED = {
     failpoints.OUTBOX_WRITTEN: {0, 1, 3, 4},  # written, and not accepted: captured all the same
     failpoints.OUTBOX_ACCEPTED: {0, 1, 3, 4},
@@ -198,6 +226,8 @@ def test_killed_at_any_moment(tmp_path: Path) -> None:
     first, log = 0, tmp_path / "log"
     for lines in (1, 25, 60):
         with log.open("ab") as said:
+            said.write(b"\n")  # the last process may have died within a line
+            said.flush()
             process = subprocess.Popen(
                 [sys.executable, "-c", PROCESS, str(tmp_path / "outbox"), str(first), "1000000"], stdout=said
             )

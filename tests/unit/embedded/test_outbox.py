@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import re
 import shutil
+import signal
+import sys
 import tempfile
 import threading
 from pathlib import Path
-from typing import NamedTuple
+from types import FrameType
+from typing import Any, NamedTuple
 
 import hypothesis.strategies as st
 import pytest
@@ -17,6 +20,8 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 from tailrace import rocksdb_folder
 from tailrace.embedded import EmbeddedOutbox, strict
 from tailrace.embedded.records import Entry
+from tailrace.errors import StoreFailed
+from tailrace.testkit.stack import wait_until
 
 # A key that begins with another one, and keys that are not UTF-8.
 KEYS = st.sampled_from([b"", b"a", b"a\0\0\0\0\0\0\0\1", b"\xff"])
@@ -195,3 +200,92 @@ def test_nothing_is_opened_if_it_is_not_enabled(tmp_path: Path) -> None:
         pass
     outbox.close()
     assert (outbox.count, list(tmp_path.iterdir())) == (0, [])
+
+
+def test_an_interrupted_thread_fails_the_writes_of_others_that_it_had_taken(outbox: EmbeddedOutbox) -> None:
+    """Main is interrupted while it writes the batch of all: nobody may take that for a success."""
+    database = outbox._opened
+    results: list[object] = []
+
+    def write(key: str) -> None:
+        try:
+            results.append((key, outbox.write(key, b"x")))
+        except StoreFailed as error:
+            results.append(error.what)
+
+    def interrupt(frame: FrameType, event: str, _: object) -> None:
+        """Interrupts `_write` after RocksDB has written the batch."""
+        caller = frame.f_back
+        if event == "return" and frame.f_code.co_name == "_run" and caller and caller.f_code.co_name == "_write":
+            sys.setprofile(None)
+            signal.raise_signal(signal.SIGINT)
+
+    outbox.write("before", b"x")
+    for written in (False, True):
+        threads = [threading.Thread(target=write, args=(f"{number}",)) for number in range(2)]
+        with database.reading:
+            for thread in threads:
+                thread.start()
+            wait_until(lambda: len(database._waiting) == 2, 10)
+            if written:
+                sys.setprofile(interrupt)
+            with pytest.raises(KeyboardInterrupt):
+                database.change(lambda _: None if written else signal.raise_signal(signal.SIGINT))  # noqa: B023
+        for thread in threads:
+            thread.join(10)
+            assert not thread.is_alive()
+    assert len(results) == 4
+    assert all("was interrupted" in str(each) for each in results)
+    assert keys(outbox.read()) == ["before", "0", "1"], "the second batch was on disk"
+    assert outbox.write("after", b"x") == 4
+    assert (outbox.count, keys(outbox.read())) == (4, ["before", "0", "1", "after"])
+
+
+def test_a_value_that_is_no_bytes_fails_only_its_own_write(outbox: EmbeddedOutbox) -> None:
+    failed: list[BaseException] = []
+
+    def write(key: str, raw: Any) -> None:
+        try:
+            outbox.write(key, raw)
+        except TypeError as error:
+            failed.append(error)
+
+    threads = [threading.Thread(target=write, args=(key, raw)) for key, raw in (("good", b"x"), ("bad", "text"))]
+    with outbox._opened.reading:
+        for thread in threads:
+            thread.start()
+        wait_until(lambda: failed or len(outbox._opened._waiting) == 2, 10)
+    for thread in threads:
+        thread.join(10)
+    assert (len(failed), keys(outbox.read())) == (1, ["good"])
+    for given in (5, [1, 2], None):
+        with pytest.raises(TypeError):
+            outbox.write("a", given)  # type: ignore[arg-type]
+        with pytest.raises(TypeError):
+            outbox.begin(given, b"x")  # type: ignore[arg-type]
+    key: Any = bytearray(b"key")
+    outbox.write(key, memoryview(b"raw"))  # type: ignore[arg-type]
+    assert outbox.read()[-1][1:3] == (b"key", b"raw")
+
+
+class EndsWhenFound(dict[int, bool]):
+    """Entries in flight. When a thread finds one, another thread ends its acceptance before the first goes on."""
+
+    def __init__(self, outbox: EmbeddedOutbox) -> None:
+        self.ending = threading.Thread(target=lambda: outbox.accepted("a", next(iter(self))))
+
+    def __contains__(self, sequence: object) -> bool:
+        found = super().__contains__(sequence)
+        if found and not self.ending.is_alive():
+            self.ending.start()
+            self.ending.join(0.2)  # it may have to wait
+        return found
+
+
+def test_an_acceptance_that_ends_during_a_write_of_its_key_is_not_in_flight_again(outbox: EmbeddedOutbox) -> None:
+    in_flight = outbox._in_flight = EndsWhenFound(outbox)
+    outbox.begin("a", b"accepted")
+    outbox.write("a", b"written")
+    in_flight.ending.join(10)
+    assert (outbox.in_flight, outbox.count) == (0, 1)
+    assert [entry.raw for entry in outbox.read(ordered=True)] == [b"written"]

@@ -33,6 +33,7 @@ FLAGS = {
     "batch-size": ("200", 200),
     "flush-interval-ms": ("500", 500),
     "pool-size": ("3", 3),
+    "connect-timeout-ms": ("200", 200),
     "retention-secs": ("60", 60),
     "retention-tick-secs": ("5", 5),
     "strict-outbox": ("false", False),
@@ -92,6 +93,7 @@ def test_defaults() -> None:
     assert (found.enabled, found.strict_outbox) == (False, True)
     assert (found.database, found.collection) == ("madara_sepolia", "mempool_transactions")
     assert (found.batch_size, found.flush_interval_ms, found.pool_size) == (100, 1000, 10)
+    assert found.connect_timeout_ms == 10_000
     assert (found.retention_secs, found.retention_tick_secs) == (86_400, 300)
     assert (found.retry_backoff_ms, found.retry_backoff_max_ms) == (1000, 60_000)
 
@@ -105,6 +107,15 @@ def test_flags_and_variables_and_which_of_them_counts() -> None:
         assert getattr(found, flag.replace("-", "_")) == value
     assert settings(*flags_of(found)) == found
     assert settings("--external-db-batch-size=7", MADARA_EXTERNAL_DB_BATCH_SIZE="8").batch_size == 7
+
+
+def test_help_does_not_show_the_values_of_variables(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        settings("--help", MADARA_EXTERNAL_DB_MONGODB_URI="mongodb://user:s3cr%40et@host")
+    assert ended.value.code == 0
+    said = capsys.readouterr().out
+    assert "MADARA_EXTERNAL_DB_MONGODB_URI" in said
+    assert "s3cr" not in said
 
 
 @pytest.mark.parametrize(

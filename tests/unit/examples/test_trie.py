@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from examples.chain_indexer import trie as module
 from examples.chain_indexer.oracle import MemoryFamilies
-from examples.chain_indexer.trie import EMPTY, Node, Proof, Trie, root_of, verify
+from examples.chain_indexer.trie import EMPTY, LENGTH, Node, Proof, Step, Trie, path_of, root_of, verify
 
 KEYS = st.binary(max_size=2)
 VALUES = st.binary(max_size=3)
@@ -119,3 +119,33 @@ def test_an_empty_trie() -> None:
     assert not any(families.families.values())
     assert verify(EMPTY, b"k", None, trie.proof(b"k"))
     assert not verify(EMPTY, b"k", b"v", trie.proof(b"k"))
+
+
+@settings(deadline=None)
+@given(st.sets(KEYS, min_size=2, max_size=20), st.data())
+def test_forged_branches_do_not_prove_that_a_key_is_absent(keys: set[bytes], data: st.DataObject) -> None:
+    """The root of a forged branch can be right: its hash is that of one string of digits and hashes."""
+    trie, _, _ = changed([(key, b"v") for key in keys])
+    key = data.draw(st.sampled_from(sorted(keys)))
+    steps = trie.proof(key).steps
+    depth = data.draw(st.integers(0, len(steps) - 1))
+    step, at = steps[depth], sum(len(each.skip) + 1 for each in steps[:depth])
+    digit = path_of(key)[at + len(step.skip)]
+    below = trie._node(path_of(key)[: at + len(step.skip) + 1])
+    assert below is not None
+    children = {**step.siblings, digit: below.hash}
+    before = max((each for each in children if each < digit), default=None)
+    forged = [children]
+    if before is not None:
+        merged = children[before] + bytes([digit]) + children[digit]
+        forged.append({**step.siblings, before: merged})
+    for siblings in forged:
+        assert not verify(trie.root, key, None, Proof([*steps[:depth], Step(step.skip, siblings)], None))
+
+
+@given(st.sampled_from([Step(b"", {16: EMPTY}), Step(b"", {-1: EMPTY}), Step(b"", {300: EMPTY}), Step(b"", {})]))
+def test_what_is_no_branch_is_refused(step: Step) -> None:
+    for end in (None, Node(bytes(LENGTH), 0, EMPTY), Node(bytes(300), 1, EMPTY)):
+        for value in (None, b""):
+            assert not verify(EMPTY, b"k", value, Proof([step], end))
+            assert not verify(EMPTY, b"k", value, Proof([], end)) or (end, value) == (None, None)

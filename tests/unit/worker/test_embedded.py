@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -12,7 +13,7 @@ from tailrace.config.load import load_pipeline
 from tailrace.embedded import EmbeddedOutbox, strict
 from tailrace.errors import ConfigError, KafkaUnavailable, PositionAhead, SourceEmbedded, WrongLog
 from tailrace.positions.archive import ArchivePosition
-from tailrace.positions.base import from_stored, to_stored
+from tailrace.positions.base import Position, from_stored, to_stored
 from tailrace.positions.embedded import EmbeddedPosition
 from tailrace.sources.embedded.source import EmbeddedSource
 from tailrace.testkit.stack import wait_until
@@ -45,7 +46,7 @@ def test_positions_of_other_outboxes_and_older_copies_are_refused(tmp_path: Path
         outbox.write("a", b"1")
         source = EmbeddedSource(outbox, "mempool", wakeup=Wakeup())
         source.check_start(None)
-        source.check_start(EmbeddedPosition(outbox.identity, 1))
+        source.check_start(EmbeddedPosition(outbox.identity, 1, 0, outbox.epoch(1)))
         with pytest.raises(PositionAhead, match="restored") as ahead:
             source.check_start(EmbeddedPosition(outbox.identity, 2))
         assert "adopt=True" in ahead.value.remedy
@@ -53,8 +54,59 @@ def test_positions_of_other_outboxes_and_older_copies_are_refused(tmp_path: Path
             with pytest.raises(WrongLog):
                 source.check_start(other)
         adopting = EmbeddedSource(outbox, "mempool", wakeup=Wakeup(), adopt=True)
-        assert adopting.open(EmbeddedPosition("ab" * 16, 9), lambda _: None).sequence == 0
+        stored: list[Position] = []
+        assert adopting.open(EmbeddedPosition("ab" * 16, 9), stored.append).sequence == 0
+        source.check_start(stored[0])
         assert len(adopting.read(10, 1000, 0).rows) == 1
+
+
+def test_an_older_copy_that_was_written_to_is_refused_and_keeps_its_entries(tmp_path: Path) -> None:
+    """The service accepts entries before its pipeline starts: their numbers were given to others by the original."""
+    with EmbeddedOutbox(tmp_path / "outbox") as outbox:
+        outbox.write("both", b"1")
+    shutil.copytree(tmp_path / "outbox", tmp_path / "copy")
+    with EmbeddedOutbox(tmp_path / "outbox") as outbox:
+        original = EmbeddedSource(outbox, "mempool", wakeup=Wakeup())
+        original.open(None, lambda _: None)
+        for number in range(3):
+            outbox.write(f"lost-{number}", b"1")
+        published = original.read(10, 10_000, 0)
+    for number in range(5):  # each start of the service is another epoch
+        with EmbeddedOutbox(tmp_path / "copy") as outbox:
+            outbox.write(f"new-{number}", b"1")
+    with EmbeddedOutbox(tmp_path / "copy") as outbox:
+        source = EmbeddedSource(outbox, "mempool", wakeup=Wakeup())
+        with pytest.raises(PositionAhead, match="never had"):
+            source.open(published.position, lambda _: None)
+        assert outbox.count == 6
+        adopting = EmbeddedSource(outbox, "mempool", wakeup=Wakeup(), adopt=True)
+        adopting.open(published.position, lambda _: None)
+        adopting.confirm(published.position)  # as the loop does: it is what Kafka has stored
+        assert outbox.count == 6
+        chunk = adopting.read(10, 10_000, 0)
+        again = {row.values[0] for row in chunk.rows} & {row.values[0] for row in published.rows}
+        assert again == {published.rows[0].values[0]}, "consumers would drop new entries as known"
+        adopting.confirm(chunk.position)
+        assert outbox.count == 0
+        adopting.close()
+        later = EmbeddedSource(outbox, "mempool", wakeup=Wakeup(), adopt=True)
+        outbox.write("later", b"1")
+        assert later.open(chunk.position, lambda _: None).sequence == 6, "adopted once"
+
+
+def test_starts_with_and_without_entries_are_resumed(tmp_path: Path) -> None:
+    position: Position | None = None
+    for number in range(4):
+        with EmbeddedOutbox(tmp_path / "outbox") as outbox:
+            source = EmbeddedSource(outbox, "mempool", wakeup=Wakeup())
+            source.open(position, lambda _: None)
+            for key in ("a", "b"):
+                outbox.write(f"{key}-{number}", b"1")
+            position = source.read(1, 1000, 0).position
+        EmbeddedOutbox(tmp_path / "outbox").close()
+    with EmbeddedOutbox(tmp_path / "outbox") as outbox:
+        EmbeddedSource(outbox, "mempool", wakeup=Wakeup()).check_start(position)
+        assert outbox.count == 5, "three of eight were confirmed"
 
 
 def test_entries_behind_one_in_flight_wait_and_stored_ones_are_deleted(tmp_path: Path) -> None:

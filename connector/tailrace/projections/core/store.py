@@ -184,6 +184,23 @@ class ProjectionStore(Protocol[Effects_co]):
 
 
 @runtime_checkable
+class ReadableStore(Protocol):
+    """A store that one process can open, and whose positions others can read meanwhile."""
+
+    async def stored_positions(self, name: str) -> dict[Partition, int]:
+        """Returns what `positions` would for the projection `name`, without `open`. Changes nothing."""
+
+
+@runtime_checkable
+class BlockStore(Protocol):
+    """A store that may undo blocks of events."""
+
+    @property
+    def undoes_blocks(self) -> bool:
+        """Whether it does. Versions of entities are not undone."""
+
+
+@runtime_checkable
 class ShareableStore(Protocol):
     """A store that several projections of an app may be declared with. Each projection then uses its own."""
 

@@ -7,6 +7,7 @@ Documents are inserted unordered, many at once; an existing one counts as writte
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable, Mapping
 from datetime import UTC, datetime
 from typing import Any
 
@@ -23,6 +24,7 @@ from tailrace.projections.mongo.client import Document
 from tailrace.projections.mongo.mirror_store import MirrorEffects, MirrorStore
 from tailrace.projections.projection import Projection
 
+MakeDocument = Callable[[Event], Mapping[str, Any]]
 BATCH = 100
 FLUSH_SECONDS = 1.0
 BEYOND = 2**63
@@ -34,11 +36,15 @@ def mirror(
     *topics: str,
     store: MirrorStore,
     name: str | None = None,
+    document: MakeDocument | None = None,
     events: int = BATCH,
     within: float = FLUSH_SECONDS,
     backoff: Backoff = DEFAULT,
 ) -> Projection:
     """Creates a projection that keeps every event whole. `events` and `within` limit a batch.
+
+    `document` makes another document of an event, whose payload is in `event.data` (None if it is no JSON). Its `_id`
+    is the event's id, or depends only on the event: the first document with an `_id` stays.
 
     `backoff` are the delays while the database is away.
     """
@@ -53,13 +59,17 @@ def mirror(
         keep_markers=None,
         backoff=backoff,
     )
-    made.on()(mirror_handler)
+    made.on()(mirror_handler(document or mirror_document))
     return made
 
 
-async def mirror_handler(event: Event, effects: MirrorEffects) -> None:
-    """Inserts one document for each event."""
-    effects.insert(mirror_document(event, datetime.now(UTC)))
+def mirror_handler(document: MakeDocument) -> Callable[[Event, MirrorEffects], Awaitable[None]]:
+    """Returns a handler that inserts one document for each event."""
+
+    async def insert(event: Event, effects: MirrorEffects) -> None:
+        effects.insert({"_id": event.id, **document(event)})
+
+    return insert
 
 
 def mirror_decode(event: Event) -> Any:  # noqa: ANN401 - any JSON value
@@ -70,10 +80,9 @@ def mirror_decode(event: Event) -> Any:  # noqa: ANN401 - any JSON value
         return None
 
 
-def mirror_document(event: Event, arrived: datetime) -> Document:
+def mirror_document(event: Event) -> Document:
     """Returns the document of an event: `raw` is the unchanged value, `payload` is for queries."""
     return {
-        "_id": event.id,
         "type": event.type,
         "key": event.key,
         "topic": event.partition.topic,
@@ -81,7 +90,7 @@ def mirror_document(event: Event, arrived: datetime) -> Document:
         "offset": Int64(event.offset),
         "position": event.position,
         "event_time": DatetimeMS(event.time_ms),
-        "arrived": arrived,
+        "arrived": datetime.now(UTC),
         "headers": [{"name": name, "value": value} for name, value in event.headers],
         "payload": _storable(event.data),
         "raw": event.value,

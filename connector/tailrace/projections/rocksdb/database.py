@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 
 from rocksdict import Rdict, WriteBatch, WriteOptions
 
-from tailrace.errors import ConfigError, StoreFailed
+from tailrace.errors import ConfigError, StoreFailed, StoreInUse
 from tailrace.rocksdb_folder import FolderUse, create_family, open_folder
 
 T = TypeVar("T")
@@ -80,7 +80,11 @@ class RocksDatabase:
         if database is None:
             database = cls._opened[path] = cls(path)
         elif database._thread != threading.get_ident():
-            raise USE.in_use(path, "Another thread of this process has opened it.")
+            raise StoreInUse(
+                f"the RocksDB folder {path} is in use",
+                why="Another thread of this process has opened it.",
+                remedy="Open all stores of a folder in one thread.",
+            )
         database._users += 1
         try:
             for name in families:
@@ -96,13 +100,18 @@ class RocksDatabase:
         """Closes the folder when its last user has left."""
         self._users -= 1
         if self._users == 0:
-            families, self._families = self._families, {}
-            for family in families.values():
-                family.close()
-            root, self._root = self._root, None
-            if root is not None:
-                root.close()
             del self._opened[self._path]
+            families, self._families = self._families, {}
+            root, self._root = self._root, None
+            failure: Exception | None = None
+            for opened in (*families.values(), root):
+                try:
+                    if opened is not None:
+                        opened.close()
+                except Exception as error:  # noqa: BLE001 - it is closed without its last flush
+                    failure = error
+            if failure is not None and self._failed is None:
+                raise self._error(str(failure)) from failure
 
     def lock(self, name: object) -> asyncio.Lock:
         return self._locks.setdefault(name, asyncio.Lock())
@@ -174,12 +183,15 @@ class RocksDatabase:
         try:
             return function(*given, **options)
         except Exception as error:  # the driver raises plain exceptions
-            self._failed = StoreFailed(
-                f"RocksDB cannot read or write {self._path}",
-                why=str(error),
-                remedy=(
-                    "Check the disk: is it full, or broken? Then restart: it continues after its last commit. If the "
-                    "folder is damaged, delete it: the projection reads its topics from their beginning."
-                ),
-            )
+            self._failed = self._error(str(error))
             raise self._failed from error
+
+    def _error(self, why: str) -> StoreFailed:
+        return StoreFailed(
+            f"RocksDB cannot read or write {self._path}",
+            why=why,
+            remedy=(
+                "Check the disk: is it full, or broken? Then restart: it continues after its last commit. If the "
+                "folder is damaged, delete it: the projection reads its topics from their beginning."
+            ),
+        )

@@ -13,11 +13,12 @@ from collections.abc import AsyncIterator, Collection, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager
 from os import PathLike
 from pathlib import Path
+from typing import Any
 
 from tailrace.errors import ConfigError
 from tailrace.projections.core.store import Partition
 from tailrace.projections.rocksdb.buffer import WriteBuffer
-from tailrace.projections.rocksdb.database import KIT, RocksDatabase, TransactionConflict
+from tailrace.projections.rocksdb.database import KIT, USE, RocksDatabase, TransactionConflict
 from tailrace.projections.rocksdb.effects import RocksEffects, RocksReader
 from tailrace.projections.rocksdb.records import (
     FORMAT,
@@ -31,7 +32,7 @@ from tailrace.projections.rocksdb.records import (
 )
 from tailrace.projections.rocksdb.transaction import RocksTransaction, horizon_of
 from tailrace.projections.rocksdb.undo_log import UndoLog
-from tailrace.rocksdb_folder import DEFAULT
+from tailrace.rocksdb_folder import DEFAULT, reading_folder
 
 UNDO = "tailrace-undo"
 
@@ -174,6 +175,14 @@ class RocksStore:
             stored = self._offsets(buffer)
         return {partition: each.next for partition, each in stored.items() if each.next is not None}
 
+    async def stored_positions(self, name: str) -> dict[Partition, int]:
+        """Returns the next offsets of a projection as they are on disk. A worker may have the folder open."""
+        keys = ProjectionKeys(name)
+        with reading_folder(self._path.resolve(), USE) as own:
+            found: list[tuple[Any, Any]] = [] if own is None else list(own.items(from_key=keys.offsets))
+        stored = {keys.partition(key): decode_offset(value) for key, value in found if key.startswith(keys.offsets)}
+        return {partition: each.next for partition, each in stored.items() if each.next is not None}
+
     async def furthest(self) -> dict[Partition, int]:
         with self._buffer() as buffer:
             return {partition: each.furthest for partition, each in self._offsets(buffer).items()}
@@ -219,6 +228,10 @@ class RocksStore:
             yield buffer
         finally:
             buffer.end()
+
+    @property
+    def undoes_blocks(self) -> bool:
+        return self._keep_blocks is not None
 
     def is_transient(self, error: BaseException) -> bool:
         return isinstance(error, TransactionConflict)

@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from tailrace import failpoints
 from tailrace.embedded.outbox import EmbeddedOutbox
 from tailrace.embedded.records import Entry
-from tailrace.errors import PositionAhead, SourceUnavailable, StoreFailed, WrongLog
+from tailrace.errors import PositionAhead, SourceUnavailable, StoreFailed, TailraceError, WrongLog
 from tailrace.event import TEXT, Chunk, Column, Row
 from tailrace.positions.base import Position, other_kind
 from tailrace.positions.embedded import EmbeddedPosition
@@ -41,35 +41,46 @@ class EmbeddedSource:
 
     def check_start(self, stored: Position | None) -> None:
         """Raises the error with which `open` would fail. Changes nothing."""
+        error = self._mismatch(stored)
+        if error is not None and not self._adopt:
+            raise error
+
+    def open(self, stored: Position | None, store: Callable[[Position], None]) -> EmbeddedPosition:
+        self.check_start(stored)
+        if self._mismatch(stored) is not None:
+            # Also if nothing is ever published: the next start must not need `adopt`.
+            store(self._position(0, time.time_ns() // 1_000_000))
+        elif isinstance(stored, EmbeddedPosition):
+            self._at = stored.sequence
+            self.confirm(stored)
+        self._outbox.subscribe(self._wakeup.set)
+        self._is_open = True
+        return self._position(self._at, time.time_ns() // 1_000_000)
+
+    def _mismatch(self, stored: Position | None) -> TailraceError | None:
+        """Returns why the outbox cannot be continued at a position."""
         outbox = self._outbox
-        if stored is None or self._adopt:
-            return
+        if stored is None:
+            return None
         if not isinstance(stored, EmbeddedPosition):
-            raise other_kind(stored, "an embedded outbox")
+            return other_kind(stored, "an embedded outbox")
         if stored.outbox != outbox.identity:
-            raise WrongLog(
+            return WrongLog(
                 f"the stored position is {stored}, but {outbox.path} is the outbox {outbox.identity[:8]}",
                 why="The folder was deleted and created again, or it is another one.",
                 remedy="Give the pipeline its folder. If this one is right, start once with adopt=True: everything in "
                 "it is published.",
             )
-        if stored.sequence > outbox.last_sequence:
-            raise PositionAhead(
-                f"the stored position is {stored}, but the last entry of {outbox.path} was {outbox.last_sequence:,}",
-                why="The folder was restored from an older copy: what was written to it since would be skipped.",
-                remedy="Restore the newest copy. To publish everything that is in it, start once with adopt=True: "
-                "events may be published again.",
-            )
-
-    def open(self, stored: Position | None, store: Callable[[Position], None]) -> EmbeddedPosition:
-        self.check_start(stored)
-        if isinstance(stored, EmbeddedPosition) and stored.outbox == self._outbox.identity and not self._adopt:
-            self._at = stored.sequence
-            with self._translated():
-                self._outbox.remove_through(stored.sequence)
-        self._outbox.subscribe(self._wakeup.set)
-        self._is_open = True
-        return self._position(self._at, time.time_ns() // 1_000_000)
+        epoch = outbox.epoch(stored.sequence)
+        if stored.sequence <= outbox.last_sequence and epoch in ("", stored.epoch):
+            return None
+        return PositionAhead(
+            f"the stored position is {stored}, which {outbox.path} has never had",
+            why=f"The folder was restored from an older copy. Its last entry is {outbox.last_sequence:,}, and what was "
+            "written to it since would be skipped.",
+            remedy="Restore the newest copy. To publish everything that is in it, start once with adopt=True: "
+            "events may be published again.",
+        )
 
     def read(self, limit: int, limit_bytes: int, wait: float) -> Chunk:
         entries = self._entries(limit, limit_bytes)
@@ -90,7 +101,8 @@ class EmbeddedSource:
 
     def confirm(self, position: Position) -> None:
         """Deletes the entries that Kafka has."""
-        if isinstance(position, EmbeddedPosition) and position.outbox == self._outbox.identity:
+        # After an adoption, the stored position is at first the one that does not match.
+        if isinstance(position, EmbeddedPosition) and self._mismatch(position) is None:
             with self._translated():
                 self._outbox.remove_through(position.sequence)
 
@@ -110,10 +122,11 @@ class EmbeddedSource:
             return self._outbox.read(limit, after=self._at, ordered=True, limit_bytes=limit_bytes)
 
     def _position(self, sequence: int, at_ms: int) -> EmbeddedPosition:
-        return EmbeddedPosition(self._outbox.identity, sequence, at_ms)
+        return EmbeddedPosition(self._outbox.identity, sequence, at_ms, self._outbox.epoch(sequence))
 
     def _row(self, entry: Entry) -> Row:
-        name = f"{self._outbox.identity}-{entry.sequence}".encode()
+        # An older copy of the outbox gives a number again, and never with the same epoch.
+        name = f"{self._outbox.epoch(entry.sequence)}-{entry.sequence}".encode()
         values = (name, self._aggregate, entry.key, TYPE.encode(), entry.raw)
         return Row(COLUMNS, values, str(entry.sequence), entry.written_ms)
 

@@ -15,10 +15,12 @@ import pytest
 from rocksdict import Options, Rdict
 
 from helpers.rocks import contents, effects_of, opened
+from helpers.small_disk import SmallDisk, mounted
 from helpers.store_scenarios import in_loop
 from tailrace import rocksdb_folder
-from tailrace.errors import StoreFailed, StoreInUse
-from tailrace.projections.rocksdb.store import UNDO
+from tailrace.errors import ConfigError, StoreFailed, StoreInUse
+from tailrace.projections import Projection, Versions, projection_app
+from tailrace.projections.rocksdb.store import UNDO, RocksStore
 
 PROCESS = """
 import asyncio, os, resource, sys
@@ -80,6 +82,7 @@ def test_another_process_has_the_folder(tmp_path: Path) -> None:
         with pytest.raises(StoreInUse) as caught:
             asyncio.run(state(tmp_path))
         assert f"the RocksDB folder {tmp_path} is in use" in str(caught.value)
+        assert caught.value.why == "Another process has opened it: RocksDB allows one."
         assert "Run one worker" in (caught.value.remedy or "")
     finally:
         process.communicate("", timeout=30)
@@ -101,7 +104,48 @@ async def test_another_thread_has_the_folder(tmp_path: Path) -> None:
         thread = threading.Thread(target=second)
         thread.start()
         thread.join()
-    assert caught
+    assert caught[0].remedy == "Open all stores of a folder in one thread."  # type: ignore[attr-defined]
+
+
+def test_a_lock_that_cannot_be_opened_is_not_in_use(tmp_path: Path) -> None:
+    (tmp_path / "LOCK").mkdir()
+    with pytest.raises(StoreFailed, match="Is a directory"):
+        asyncio.run(state(tmp_path))
+
+
+def test_offsets_are_read_while_a_worker_writes(tmp_path: Path) -> None:
+    """For retention: it does not need the worker stopped, and creates nothing."""
+    store = RocksStore(tmp_path / "store", families=["a", "b"])
+    assert asyncio.run(store.stored_positions("chain")) == {}
+    assert list(tmp_path.iterdir()) == []
+    process = start(tmp_path / "store", 0, 100_000)
+    assert process.stdout is not None
+    try:
+        for _ in range(20):
+            said = [process.stdout.readline() for _ in range(20)]
+            (found,) = asyncio.run(store.stored_positions("chain")).values()
+            assert found > int(said[-1])
+        assert asyncio.run(store.stored_positions("other")) == {}
+        assert process.poll() is None
+    finally:
+        process.kill()
+        process.communicate(timeout=60)
+    assert asyncio.run(state(tmp_path / "store"))[0] >= found
+
+
+def test_a_store_whose_last_flush_fails_can_be_opened_again(tmp_path: Path) -> None:
+    async def fill_and_close(disk: SmallDisk) -> None:
+        async with opened(folder / "store") as store:
+            async with effects_of(store) as effects:
+                effects.put("a", b"key", os.urandom(100_000))
+            disk.fill()
+
+    with mounted(tmp_path, 8) as folder:
+        disk = SmallDisk(folder)
+        with pytest.raises(StoreFailed, match="No space left"):
+            asyncio.run(fill_and_close(disk))
+        disk.empty()
+        assert contents(folder / "store")["a"].keys() == {b"key"}
 
 
 @pytest.mark.parametrize("point", ["projection-applied", "projection-committed"])
@@ -250,3 +294,11 @@ def test_an_interrupted_creation_is_completed(tmp_path: Path) -> None:
         (tmp_path / "begun" / name).write_text("")
     for name in ("no families", "begun", "new/deeper"):
         assert contents(tmp_path / name) == {"a": {}, "b": {}}
+
+
+def test_versions_are_refused_with_an_undo_log(tmp_path: Path) -> None:
+    """They are not undone, so an event that replaces an undone one would be skipped."""
+    app = projection_app("chain")
+    with pytest.raises(ConfigError, match="its store can undo blocks"):
+        Projection(app, "blocks", store=RocksStore(tmp_path / "a", families=["a"], keep_blocks=5), versions=Versions())
+    Projection(app, "blocks", store=RocksStore(tmp_path / "b", families=["a"]), versions=Versions())
