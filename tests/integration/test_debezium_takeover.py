@@ -90,7 +90,7 @@ class AbandonedConnector:
     @property
     def command(self) -> list[str]:
         given = ["--file", str(self.shop.file), "--bootstrap", self.shop.kafka.bootstrap, "--offsets", self.offsets]
-        return ["import", "debezium", str(self.config), *given, "--take-over"]
+        return ["import", "debezium", str(self.config), *given, "--take-over", "--stopped"]
 
 
 @pytest.fixture
