@@ -104,6 +104,10 @@ def test_an_open_port_needs_authentication_and_encryption(port: Port, workers: W
     proxied.says("listening")
     port.settings = {"allow": {"variables": ["SHOP_*"]}}
     assert port.start("0.0.0.0").ended() == 2
+    port.settings = {"behind_tls_proxy": True}  # without tokens: the proxy brings other machines to loopback
+    proxied = port.start("127.0.0.1")
+    assert proxied.ended() == 2
+    assert "without authentication" in proxied.log
     broken = {"tokens": {"ops": {"role": "admin", "token": "literal-marker-0123456789"}}}
     port.settings = broken
     refused = port.start()
