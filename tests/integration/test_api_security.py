@@ -268,6 +268,11 @@ def test_commands_send_a_token(
     assert "NotAuth" not in done
     [change] = [line for line in audit(worker) if line.get("operation") == "topics apply" and "status" in line]
     assert (change["who"], change["pipeline"]) == ("token:ops", "broken")
+    assert (change["status"], change["exit_code"], change["result"]) == (200, 2, "refused")
+    with port.client(worker, READ) as reader, port.client(worker, ADMIN) as admin:
+        for path in ("/api/v1/pipelines/broken/events/1", "/api/v1/events/1"):  # keys of events are shown
+            assert reader.get(path).status_code == 403
+            assert admin.get(path).status_code != 403
     reader = StatusReader(worker.url, "broken")
     for token, expected in (("", "needs a token"), (READ, "is FAILED")):
         monkeypatch.setenv("TAILRACE_WORKER_TOKEN", token)
