@@ -69,6 +69,8 @@ def test_each_connection_gets_its_own_token(
     try:
         checks = tailrace("check", shop.file)["checks"]
         assert [each for each in checks if each["state"] == "FAIL"] == []
+        [pipeline] = tailrace("doctor", shop.file)["pipelines"]
+        assert [each for each in pipeline["findings"] if each["code"] == "not-checked"] == []
         asked = len(log.read_text().splitlines())
         assert asked >= 2
         connector = shop.start(program=[str(tmp_path / "main.py")])
