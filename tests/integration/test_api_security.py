@@ -13,6 +13,7 @@ import yaml
 
 from helpers.api import run_locally
 from helpers.port_certificates import Authority, Pair
+from helpers.tls import FLAWS, Certificates, TlsFront
 from helpers.worker import WorkerProcess, Workers
 from tailrace.outbox.writer.connector_status import StatusReader
 from tailrace.outbox.writer.worker_connection import VARIABLES
@@ -266,7 +267,12 @@ def test_commands_send_a_token(
     done = run(TAILRACE_WORKER_TOKEN_FILE=str(port.folder / "ops"), **authority)
     assert "broken" in done
     assert "NotAuth" not in done
-    [change] = [line for line in audit(worker) if line.get("operation") == "topics apply" and "status" in line]
+
+    def changes() -> list[dict[str, Any]]:
+        return [line for line in audit(worker) if line.get("operation") == "topics apply" and "status" in line]
+
+    wait_until(lambda: bool(changes()), what="the line with the result")
+    [change] = changes()
     assert (change["who"], change["pipeline"]) == ("token:ops", "broken")
     assert (change["status"], change["exit_code"], change["result"]) == (200, 2, "refused")
     with port.client(worker, READ) as reader, port.client(worker, ADMIN) as admin:
@@ -278,6 +284,27 @@ def test_commands_send_a_token(
         monkeypatch.setenv("TAILRACE_WORKER_TOKEN", token)
         monkeypatch.delenv("TAILRACE_WORKER_TOKEN_FILE", raising=False)
         assert expected in reader.read().sentence
+
+
+def test_commands_refuse_a_flawed_certificate(
+    port: Port, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """`--worker` with another host name, an unknown authority, an expired and a self-signed certificate."""
+    (tmp_path / "tls").mkdir()
+    certificates = Certificates(tmp_path / "tls")
+    worker = port.listening()
+    monkeypatch.setenv("TAILRACE_WORKER_CA", str(certificates.authority))
+    monkeypatch.setenv("TAILRACE_WORKER_TOKEN", ADMIN)
+    with TlsFront(certificates.server(), int(worker.url.rpartition(":")[2])) as front:
+        for flaw in ("", *FLAWS):
+            front.context = certificates.server(flaw)
+            code, out, error = run_locally(capsys, "status", "none", "--worker", f"https://127.0.0.1:{front.port}")
+            assert ("CertificateInvalid" in error) == bool(flaw), (flaw, error)
+            assert flaw or "none" in error
+            assert code != 0
+            assert ADMIN not in f"{out}{error}"
+    # Only the request with the good certificate has reached the worker.
+    assert len([line for line in audit(worker) if line["event"] == "change requested"]) <= 1
 
 
 def test_slow_clients_are_disconnected(port: Port) -> None:
