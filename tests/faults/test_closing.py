@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import gc
 import threading
 import uuid
+import weakref
 from collections.abc import Callable, Iterator
 
 import pytest
@@ -70,6 +72,20 @@ def ended(publisher: Publisher) -> None:
     assert not publisher._thread.is_alive()
     with pytest.raises(OutcomeUnknown):
         publisher.check()
+
+
+def test_a_closed_publisher_is_no_cycle(opened: Callable[[], Publisher]) -> None:
+    """Or the garbage collector would destroy its client, perhaps in a thread of the client itself."""
+    gc.collect()
+    gc.disable()
+    try:
+        publisher = opened()
+        gone = weakref.ref(publisher)
+        publisher.close()
+        del publisher
+        assert gone() is None
+    finally:
+        gc.enable()
 
 
 def test_the_position_of_purged_records_is_not_stored(

@@ -13,7 +13,7 @@ from pathlib import Path
 import psycopg
 
 from helpers.deploy_tools import Unavailable, kept, run
-from helpers.tls import HOST, CertificateFiles, Certificates
+from helpers.tls import HOST, CertificateFiles, Certificates, Flaw
 from tailrace.testkit.stack import MongoServer, PostgresServer, RegistryServer, ServerChoice, registry, wait_until
 from tailrace.testkit.stack.paths import User, private_file, unprivileged
 from tailrace.testkit.stack.ports import free_port
@@ -93,6 +93,13 @@ class TlsMongo(MongoServer):
         super().__init__(auth=auth, choice=ServerChoice.LOCAL)
         self._tls = certificates.files("mongo")
 
+    def renew(self, files: CertificateFiles) -> None:
+        """Presents another certificate to new connections."""
+        # Without verification: the certificate of now may be a flawed one.
+        with self.client(tlsInsecure=True) as admin:
+            self._tls.both.write_text(files.both.read_text())
+            admin.admin.command("rotateCertificates", 1)
+
     def _launch(self) -> None:
         from tailrace.testkit.stack import mongo_local
 
@@ -113,8 +120,8 @@ class TlsMongo(MongoServer):
 class TlsRegistry(RegistryServer):
     """A schema registry with TLS on `secure_url`; the plain port is for the tests' own questions."""
 
-    def __init__(self, certificates: Certificates) -> None:
-        self._tls = certificates.files("registry")
+    def __init__(self, certificates: Certificates, flaw: Flaw = "") -> None:
+        self._tls = certificates.files("registry", flaw)
         self._tls_port = 0
         super().__init__(choice=ServerChoice.LOCAL)
 

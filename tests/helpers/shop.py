@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ import pytest
 
 from helpers.service import Connector, Service
 from tailrace.positions.postgres import LsnPosition
-from tailrace.testkit.oracle import backward_positions
+from tailrace.testkit.oracle import WrittenEvent, backward_positions
 from tailrace.testkit.stack import KafkaBroker, PostgresServer, wait_until
 from tailrace.testkit.topic_reader import stored_positions
 from tailrace.testkit.workload.orders import SHOP_DDL, OrdersWriter, ids_in_table
@@ -67,6 +68,14 @@ class Shop(Service):
             event, key, kind, payload,
         )  # fmt: skip
         return event
+
+    def copy(self, events: Iterable[WrittenEvent]) -> None:
+        """Inserts outbox rows with one COPY. All columns are given, so that the rows of a page share an LSN."""
+        statement = "COPY outbox (id, aggregatetype, aggregateid, type, payload, created_at) FROM STDIN"
+        written = datetime.now(UTC)
+        with psycopg.connect(self.dsn) as connection, connection.cursor().copy(statement) as rows:
+            for event in events:
+                rows.write_row((event.id, "order", event.key, "OrderPlaced", f'{{"order": {event.seq}}}', written))
 
     def wrong_positions(self) -> list[str]:
         # The slot first: a confirmed position must have been stored before.

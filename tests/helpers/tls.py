@@ -60,7 +60,7 @@ class Certificates:
         context.load_verify_locations(self.authority)
         return context
 
-    def files(self, name: str, flaw: Flaw = "") -> CertificateFiles:
+    def files(self, name: str, flaw: Flaw = "", *, days: float = 30) -> CertificateFiles:
         """Issues a certificate for 127.0.0.1 to `name`, correct except for `flaw`, and writes it to new files."""
         key = ec.generate_private_key(ec.SECP256R1())
         issuer, signing = self._name, self._key
@@ -74,7 +74,7 @@ class Certificates:
             key,
             signing,
             address="127.0.0.2" if flaw == "name" else HOST,
-            days=-1 if flaw == "expired" else 30,
+            days=-1 if flaw == "expired" else days,
         )
         self._issued += 1
         both, *files = [self._folder / f"{name}-{flaw}{self._issued}.{kind}" for kind in ("both.pem", "pem", "key")]
@@ -93,7 +93,7 @@ class Certificates:
         signing: ec.EllipticCurvePrivateKey,
         *,
         address: str = HOST,
-        days: int = 30,
+        days: float = 30,
         is_authority: bool = False,
     ) -> x509.Certificate:
         now = datetime.now(UTC)

@@ -13,6 +13,7 @@ import yaml
 
 from helpers.api import run_locally
 from helpers.port_certificates import Authority, Pair
+from helpers.tls import FLAWS, Certificates, TlsFront
 from helpers.worker import WorkerProcess, Workers
 from tailrace.outbox.writer.connector_status import StatusReader
 from tailrace.outbox.writer.worker_connection import VARIABLES
@@ -104,6 +105,10 @@ def test_an_open_port_needs_authentication_and_encryption(port: Port, workers: W
     proxied.says("listening")
     port.settings = {"allow": {"variables": ["SHOP_*"]}}
     assert port.start("0.0.0.0").ended() == 2
+    port.settings = {"behind_tls_proxy": True}  # without tokens: the proxy brings other machines to loopback
+    proxied = port.start("127.0.0.1")
+    assert proxied.ended() == 2
+    assert "without authentication" in proxied.log
     broken = {"tokens": {"ops": {"role": "admin", "token": "literal-marker-0123456789"}}}
     port.settings = broken
     refused = port.start()
@@ -262,13 +267,44 @@ def test_commands_send_a_token(
     done = run(TAILRACE_WORKER_TOKEN_FILE=str(port.folder / "ops"), **authority)
     assert "broken" in done
     assert "NotAuth" not in done
-    [change] = [line for line in audit(worker) if line.get("operation") == "topics apply" and "status" in line]
+
+    def changes() -> list[dict[str, Any]]:
+        return [line for line in audit(worker) if line.get("operation") == "topics apply" and "status" in line]
+
+    wait_until(lambda: bool(changes()), what="the line with the result")
+    [change] = changes()
     assert (change["who"], change["pipeline"]) == ("token:ops", "broken")
+    assert (change["status"], change["exit_code"], change["result"]) == (200, 2, "refused")
+    with port.client(worker, READ) as reader, port.client(worker, ADMIN) as admin:
+        for path in ("/api/v1/pipelines/broken/events/1", "/api/v1/events/1"):  # keys of events are shown
+            assert reader.get(path).status_code == 403
+            assert admin.get(path).status_code != 403
     reader = StatusReader(worker.url, "broken")
     for token, expected in (("", "needs a token"), (READ, "is FAILED")):
         monkeypatch.setenv("TAILRACE_WORKER_TOKEN", token)
         monkeypatch.delenv("TAILRACE_WORKER_TOKEN_FILE", raising=False)
         assert expected in reader.read().sentence
+
+
+def test_commands_refuse_a_flawed_certificate(
+    port: Port, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """`--worker` with another host name, an unknown authority, an expired and a self-signed certificate."""
+    (tmp_path / "tls").mkdir()
+    certificates = Certificates(tmp_path / "tls")
+    worker = port.listening()
+    monkeypatch.setenv("TAILRACE_WORKER_CA", str(certificates.authority))
+    monkeypatch.setenv("TAILRACE_WORKER_TOKEN", ADMIN)
+    with TlsFront(certificates.server(), int(worker.url.rpartition(":")[2])) as front:
+        for flaw in ("", *FLAWS):
+            front.context = certificates.server(flaw)
+            code, out, error = run_locally(capsys, "status", "none", "--worker", f"https://127.0.0.1:{front.port}")
+            assert ("CertificateInvalid" in error) == bool(flaw), (flaw, error)
+            assert flaw or "none" in error
+            assert code != 0
+            assert ADMIN not in f"{out}{error}"
+    # Only the request with the good certificate has reached the worker.
+    assert len([line for line in audit(worker) if line["event"] == "change requested"]) <= 1
 
 
 def test_slow_clients_are_disconnected(port: Port) -> None:

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import uuid
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -49,6 +50,16 @@ def write_at_once(shop: Shop, count: int, keys: int = 500) -> None:
     ]
 
 
+def copy_at_once(shop: Shop, count: int, keys: int = 500) -> None:
+    """Writes that many events with one COPY, whose rows share LSNs, and notes them for the oracle."""
+    events = [
+        WrittenEvent(str(uuid.uuid4()), f"at-once-{number % keys}", number // keys, True, WriteOutcome.COMMITTED)
+        for number in range(count)
+    ]
+    shop.copy(events)
+    shop.writers[0].written += events
+
+
 def goes_on(shop: Shop) -> OracleVerdict:
     """Starts the pipeline after a takeover, and asks the oracle."""
     connector = shop.start()
@@ -83,13 +94,13 @@ def test_compared_beside_a_running_connector_and_taken_over_after_a_kill(
     assert "is RUNNING" in tailrace(*take_over, code=2)["what"]
     debezium.pause(shop.name)
     assert "is PAUSED" in tailrace(*take_over, code=2)["what"]
-    assert "in use" in tailrace(*connector.command("--take-over", "--wait", 0), code=2)["what"]
+    assert "in use" in tailrace(*connector.command("--take-over", "--stopped", "--wait", 0), code=2)["what"]
     debezium.resume(shop.name)
     before = len(shop.published())
     connector.has_published(before + 100)
     debezium.kill()
     assert "does not say" in tailrace(*take_over, code=2)["what"]
-    found = tailrace(*connector.command("--take-over"))["takeover"]
+    found = tailrace(*connector.command("--take-over", "--stopped"))["takeover"]
     assert found["published_beyond_offset"] > 0
     verdict = goes_on(shop)
     # Rows that Debezium has published are those from before the pipeline's first start.
@@ -111,12 +122,13 @@ def test_killed_inside_a_large_transaction(
         writer.transaction(10, rollback=False)
         connector.has_published(10)
         wait_until(lambda: debezium.offset(shop.name), 120, what="an offset")
-        write_at_once(shop, 40_000)
+        # With exactly-once support, the offset ends between two rows of a COPY.
+        (copy_at_once if exactly_once else write_at_once)(shop, 40_000)
         with RecordReader(kafka.bootstrap, [shop.topic]) as reader:
             wait_until(lambda: len(reader.more()) > 500, 120, what="a part of the transaction")
         debezium.kill()
     writer.transaction(5, rollback=False)
-    found = tailrace(*connector.command("--take-over"))["takeover"]
+    found = tailrace(*connector.command("--take-over", "--stopped"))["takeover"]
     published = len({each.id for each in shop.published()})
     assert 10 < published < 40_000, "the kill came too late"
     assert found["pending"] == 40_015 - published
@@ -138,7 +150,9 @@ def test_a_connector_that_is_far_behind_and_stopped(debezium: Debezium, shop: Sh
 
 
 @pytest.mark.slow
-def test_a_connector_that_has_failed(kafka: KafkaBroker, debezium: Debezium, shop: Shop, tailrace: Tailrace) -> None:
+def test_a_connector_that_has_failed(
+    kafka: KafkaBroker, debezium: Debezium, shop: Shop, tailrace: Tailrace, tmp_path: Path
+) -> None:
     connector = OutboxConnector(debezium, shop)
     connector.start()
     writer = shop.writer(mix=VALID)
@@ -150,7 +164,15 @@ def test_a_connector_that_has_failed(kafka: KafkaBroker, debezium: Debezium, sho
     wait_until(lambda: "FAILED" in debezium.state(shop.name), 120, what="the failure of the task")
     limits(kafka, shop.topic, "max.message.bytes", "1000000")
     refused = tailrace(*connector.command("--take-over", "--connect", debezium.url), code=2)
+    assert refused["what"].endswith("is RUNNING, its task 0 is FAILED")
     assert "a failed one may be restarted" in refused["why"]
+    # Its slot is not in use, but that says nothing about a failed connector.
+    refused = tailrace(*connector.command("--take-over"), code=2)
+    assert "not known whether the connector is stopped" in refused["what"]
+    with_other_name = write_config(tmp_path / "other.json", f"{shop.name}-other", connector.config)
+    other = ["import", "debezium", with_other_name, *connector.command()[3:], "--take-over"]
+    refused = tailrace(*other, "--connect", debezium.url, code=2)
+    assert "has no connector" in refused["what"]
     debezium.stop_connector(shop.name)
     found = tailrace(*connector.command("--take-over", "--connect", debezium.url))["takeover"]
     assert found["completed"] + found["pending"] == 5

@@ -9,6 +9,7 @@ import json
 import os
 import subprocess
 import sys
+import uuid
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,7 @@ from helpers.command import Tailrace
 from helpers.debezium import postgres_config, write_config
 from helpers.shop import Shop
 from tailrace import failpoints
+from tailrace.testkit.oracle import WriteOutcome, WrittenEvent
 from tailrace.testkit.workload.writer import Mix
 
 
@@ -50,6 +52,23 @@ class AbandonedConnector:
         writer.transaction(len(keys), rollback=False)
         return [event.id for event in writer.written[before:]]
 
+    def copy(self, *keys: str) -> list[str]:
+        """Inserts one row per key by one COPY; returns their ids."""
+        events = [WrittenEvent(str(uuid.uuid4()), key, 1, True, WriteOutcome.COMMITTED) for key in keys]
+        self.shop.copy(events)
+        self.shop.writer(mix=Mix(rollback=0, invalid=0), keys=0).written += events
+        return [event.id for event in events]
+
+    def changes(self) -> tuple[int, list[int]]:
+        """Returns the id of the first transaction, and the LSN of each inserted row."""
+        ((xid, lsns),) = self.shop.execute(
+            "SELECT min(xmin::text::bigint), (SELECT array_agg(lsn - '0/0' ORDER BY lsn) FROM "
+            "pg_logical_slot_peek_binary_changes(%s, NULL, NULL, 'proto_version', '1', 'publication_names', %s) "
+            "WHERE get_byte(data, 0) = ascii('I')) FROM outbox",
+            self.shop.slot, f"dbz_{self.shop.name}",
+        )  # fmt: skip
+        return int(xid), [int(lsn) for lsn in lsns]
+
     def publish(self, *ids: str) -> None:
         """Writes the records of these rows, as Debezium does."""
         producer = Producer({"bootstrap.servers": self.shop.kafka.bootstrap, "partitioner": "murmur2_random"})
@@ -71,7 +90,7 @@ class AbandonedConnector:
     @property
     def command(self) -> list[str]:
         given = ["--file", str(self.shop.file), "--bootstrap", self.shop.kafka.bootstrap, "--offsets", self.offsets]
-        return ["import", "debezium", str(self.config), *given, "--take-over"]
+        return ["import", "debezium", str(self.config), *given, "--take-over", "--stopped"]
 
 
 @pytest.fixture
@@ -124,15 +143,25 @@ def test_the_offset_counts_where_topics_no_longer_show_it(left: AbandonedConnect
     """The last transaction always looks incomplete in the offset; its records may have been deleted since."""
     start = left.shop.execute("SELECT pg_current_wal_insert_lsn() - '0/0'")[0][0]
     left.rows("a", "b", "c")
-    ((xid, lsns),) = left.shop.execute(
-        "SELECT min(xmin::text::bigint), (SELECT array_agg(lsn - '0/0' ORDER BY lsn) FROM "
-        "pg_logical_slot_peek_binary_changes(%s, NULL, NULL, 'proto_version', '1', 'publication_names', %s) "
-        "WHERE get_byte(data, 0) = ascii('I')) FROM outbox",
-        left.shop.slot, f"dbz_{left.shop.name}",
-    )  # fmt: skip
-    left.store_offset(behind=int(start), lsn_proc=int(lsns[1]), txId=int(xid))
+    xid, lsns = left.changes()
+    left.store_offset(behind=int(start), lsn_proc=lsns[1], txId=xid)
     found = tailrace(*left.command)["takeover"]
     assert (found["published_beyond_offset"], found["completed"], found["pending"]) == (0, 0, 1)
+
+
+def test_rows_of_a_copy_share_an_lsn(left: AbandonedConnector, tailrace: Tailrace) -> None:
+    """An offset at that LSN says only that the first of them is published."""
+    start = left.shop.execute("SELECT pg_current_wal_insert_lsn() - '0/0'")[0][0]
+    one, two, three = left.copy("a", "b", "c")
+    xid, lsns = left.changes()
+    assert len(lsns) == 3
+    assert len(set(lsns)) == 1
+    left.publish(one, two)
+    left.store_offset(behind=int(start), lsn_proc=lsns[0], txId=xid)
+    found = tailrace(*left.command)["takeover"]
+    assert (found["published_beyond_offset"], found["completed"], found["pending"]) == (1, 0, 1)
+    runs_to_the_end(left)
+    assert [each.id for each in left.shop.published()].count(three) == 1
 
 
 @pytest.mark.parametrize(

@@ -18,6 +18,7 @@ from helpers.command import Tailrace
 from helpers.secure_kafka import SecureBroker
 from helpers.shop import Shop, close_shop, open_shop
 from helpers.tls import Certificates
+from helpers.token_package import install_provider
 from helpers.token_server import CLIENT, SECRET, TokenServer
 from tailrace.auth.oauth import OAuthClient
 from tailrace.errors import KafkaUnavailable, PublishError, TokenRefused
@@ -41,6 +42,14 @@ ACLS = [
     "--operation All --cluster",
 ]
 TOKEN_SECONDS = 8
+PROVIDER = f"""
+from tailrace.auth.oauth import OAuthClient
+
+def token(request):
+    assert request.service == "kafka"
+    options = request.options
+    return OAuthClient(options["url"], "{CLIENT}", options["api_token"], ca_file=options["ca"]).fetch()
+"""
 
 
 @pytest.fixture(scope="module")
@@ -114,6 +123,30 @@ def test_a_pipeline_renews_its_token_in_time(
 
 
 @pytest.mark.slow
+def test_a_provider_of_an_installed_package(
+    shop: Shop, server: TokenServer, tailrace: Tailrace, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It gets its options, and its tokens are renewed like those of OAuth."""
+    program = install_provider(tmp_path, "broker", PROVIDER, monkeypatch)
+    options = {"url": server.url, "ca": str(shop.kafka.certificates.authority), "api_token": "${env:PROVIDER_SECRET}"}  # type: ignore[attr-defined]
+    shop.settings["kafka"]["auth"] = {"provider": "broker", "options": options}
+    shop.configure()
+    monkeypatch.setenv("PROVIDER_SECRET", SECRET)
+    assert [each for each in tailrace("check", shop.file)["checks"] if each["state"] == "FAIL"] == []
+    connector = shop.start(program=[str(program)])
+    arrived(shop, shop.insert(VALID))
+    issued = server.issued
+    wait_until(lambda: server.issued >= issued + 2, 60, what="two more tokens")
+    arrived(shop, shop.insert(VALID))
+    assert connector.waits == []
+    assert SECRET not in connector.log
+    assert connector.stop() == 0
+    monkeypatch.setenv("PROVIDER_SECRET", "wrong-4711")
+    refused = shop.start(wait=False, program=[str(program)])
+    refused.failed("TokenRefused")
+    assert "wrong-4711" not in refused.log
+
+
 def test_a_token_server_that_is_unavailable_for_a_while(shop: Shop, server: TokenServer) -> None:
     connector = shop.start(CLIENT_SECRET=SECRET)
     arrived(shop, shop.insert(VALID))

@@ -11,6 +11,7 @@ from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
 from helpers.command import Tailrace
 from helpers.shop import Shop
+from helpers.token_package import install_provider
 from tailrace.outbox.ddl import grants_ddl
 from tailrace.testkit.stack import PostgresServer, wait_until
 from tailrace.testkit.topic_reader import header, read_all
@@ -32,26 +33,12 @@ def token(request):
         log.write(f"{request.user} {password}\\n")
     return AccessToken(password, time.time() + 900)
 """
-MAIN = """
-import sys
-sys.path.insert(0, {folder!r})
-from tailrace.cli import main
-main(sys.argv[1:])
-"""
 
 
 @pytest.fixture
 def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """An installed package with a provider whose tokens are valid until the next one."""
-    folder = tmp_path / "site"
-    info = folder / "postgres_tokens-1.dist-info"
-    info.mkdir(parents=True)
-    (folder / "postgres_tokens_under_test.py").write_text(PROVIDER)
-    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: postgres-tokens\nVersion: 1\n")
-    (info / "entry_points.txt").write_text("[tailrace.auth]\nrotating = postgres_tokens_under_test:token\n")
-    (tmp_path / "main.py").write_text(MAIN.format(folder=str(folder)))
-    monkeypatch.syspath_prepend(str(folder))
-    return folder
+    return install_provider(tmp_path, "rotating", PROVIDER, monkeypatch)
 
 
 def test_each_connection_gets_its_own_token(
@@ -69,9 +56,11 @@ def test_each_connection_gets_its_own_token(
     try:
         checks = tailrace("check", shop.file)["checks"]
         assert [each for each in checks if each["state"] == "FAIL"] == []
+        [pipeline] = tailrace("doctor", shop.file)["pipelines"]
+        assert [each for each in pipeline["findings"] if each["code"] == "not-checked"] == []
         asked = len(log.read_text().splitlines())
         assert asked >= 2
-        connector = shop.start(program=[str(tmp_path / "main.py")])
+        connector = shop.start(program=[str(package)])
         event = shop.insert(VALID)
         wait_until(
             lambda: event in {header(each, "id") for each in read_all(shop.kafka.bootstrap, [shop.topic])}, what=event

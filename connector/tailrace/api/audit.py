@@ -21,6 +21,8 @@ AUDIT_KEY = "audit"
 """The key of the details in the state of a request."""
 REFUSALS_AT_ONCE, REFUSALS_PER_SECOND = 60, 1.0
 """Lines about refused attempts: an attacker must not fill the disk."""
+_RESULTS: dict[object, str] = {None: "unknown", 0: "done", 2: "refused"}
+"""The results of commands by exit code; None if the client was gone before the end."""
 _is_request_id = re.compile(r"[A-Za-z0-9_.:-]{1,64}").fullmatch
 
 
@@ -62,6 +64,8 @@ class AuditLog:
     def answered(self, request: AuditedRequest, status: int | None) -> None:
         """`status` is None if there was no answer: the client is gone, or the worker has a bug."""
         result = "unknown" if status is None else "done" if status < 400 else "refused" if status < 500 else "failed"
+        if result == "done" and "exit_code" in request.details:
+            result = _RESULTS.get(request.details["exit_code"], "failed")
         self._log.info("change answered", **request.fields(), status=status, result=result)
 
     def refused(self, request: AuditedRequest, status: int, why: str) -> None:

@@ -57,8 +57,7 @@ class PortProtection:
 
     def require_protected(self, host: str, port: int) -> None:
         """Raises PortUnprotected if other machines could reach the port without authentication or encryption."""
-        if not is_loopback(host):
-            _require(self.settings, f"{host}:{port}")
+        _require(self.settings, host, port)
 
     async def follow(self, host: str, port: int) -> None:
         """Reads the files again, until it is cancelled. An error is logged once, and the settings before stay."""
@@ -88,8 +87,7 @@ class PortProtection:
                 why="A port that is open cannot change between plain HTTP and TLS.",
                 remedy="Restart the worker.",
             )
-        if not is_loopback(host):
-            _require(new, f"{host}:{port}")
+        _require(new, host, port)
         changed = []
         if new.allow != self._allow_in_file:
             self._allow_in_file = new.allow
@@ -103,13 +101,16 @@ class PortProtection:
         return changed
 
 
-def _require(settings: HttpSettings, address: str) -> None:
+def _require(settings: HttpSettings, host: str, port: int) -> None:
+    if is_loopback(host) and not settings.behind_tls_proxy:
+        return
+    address = f"{host}:{port}"
     if not settings.authenticates:
         raise PortUnprotected(
             f"other machines could use the HTTP port {address} without authentication",
-            why="Whoever reaches the port can read and change pipelines.",
+            why="Whoever reaches the port, or the proxy of `behind_tls_proxy`, can read and change pipelines.",
             remedy="Give a file with tokens or client certificates: --http-settings http.yaml (docs/worker.md). Or "
-            "listen on this machine only, such as --http 127.0.0.1:8083.",
+            "listen on this machine only, such as --http 127.0.0.1:8083, without `behind_tls_proxy`.",
         )
     if settings.tls is None and not settings.behind_tls_proxy:
         raise PortUnprotected(

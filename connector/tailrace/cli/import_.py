@@ -66,8 +66,8 @@ def debezium(
     Both use the file if it exists.
 
     --take-over publishes the events that Debezium has left out within what it has published, if there are any, and
-    stores the position behind its last event. Nothing is lost or published twice. It needs a stopped or deleted
-    connector: --connect asks Kafka Connect. For Postgres an unused slot is enough. The pipeline continues there.
+    stores the position behind its last event. Nothing is lost or published twice. The pipeline continues there. It
+    needs a stopped connector: --connect asks Kafka Connect, --stopped says that it is deleted or no worker runs.
 
     \b
     Examples:
@@ -191,11 +191,11 @@ def _stop_check(
 
     def check() -> None:
         if connect and not stopped:
-            require_stopped(connect, connector.name)
-        elif connector.is_mongo and not stopped:
+            require_stopped(connect, connector.name, left[0])
+        elif not stopped:
             raise DebeziumRunning(
                 "it is not known whether the connector is stopped",
-                why="MongoDB does not show who reads a change stream, as a slot of Postgres does.",
+                why="The database does not show it: a failed connector reads nothing, and may be restarted.",
                 remedy="Add --connect with the address of Kafka Connect; or --stopped if all its workers have ended or "
                 "the connector is deleted.",
             )

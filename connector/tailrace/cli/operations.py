@@ -40,7 +40,7 @@ class Command(NamedTuple):
     """A command that a worker runs.
 
     `is_plan`: its first argument is a plan, not the pipeline's settings. `shows_events`: it prints payloads, keys or
-    parts of them, always or with one parameter (`shows_events_with`), so callers need the role admin.
+    parts of them, so callers need the role admin.
     """
 
     name: str
@@ -49,7 +49,6 @@ class Command(NamedTuple):
     lines: bool = False
     is_plan: bool = False
     shows_events: bool = False
-    shows_events_with: str = ""
 
 
 COMMANDS = (
@@ -81,7 +80,7 @@ COMMANDS = (
     Command("archive check", long=True),
     Command("retention plan", long=True),
     Command("retention apply", changes=True, long=True),
-    Command("trace", shows_events_with="payload"),
+    Command("trace", shows_events=True),
 )
 
 
@@ -123,7 +122,6 @@ def _operation(command: Command) -> Operation:
         confirms="yes" in names,
         writes="--output" if "output" in names else "",
         shows_events=command.shows_events,
-        shows_events_with=command.shows_events_with,
     )
 
 

@@ -8,27 +8,15 @@ that make a client library send credentials of the machine itself are refused as
 from __future__ import annotations
 
 import os
-import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
-from urllib.parse import unquote
 
+from tailrace.config.machine_credentials import key_files, machine_credentials
 from tailrace.config.problems import SettingProblem
 from tailrace.config.references import SecretReference, found_references
-
-OWN_CREDENTIALS = (
-    "sasl.oauthbearer.assertion.file",
-    "sasl.oauthbearer.assertion.jwt.template.file",
-    "sasl.oauthbearer.metadata.authentication.type",
-)
-"""Settings of librdkafka that send the content of a file, or the identity of the machine, to a server."""
-_POSTGRES = re.compile(r"(?:^|[\s?&])(service|servicefile|passfile)\s*=", re.IGNORECASE)
-_MONGO = re.compile(r"MONGODB-OIDC", re.IGNORECASE)
-_OWN = "sends credentials of the worker's machine to a server that the configuration names"
-_OWN_REMEDY = "remove it, or configure this pipeline with a file in the worker's folder"
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +34,10 @@ class Allowed:
                 if not self._permits(reference, folder):
                     yield _not_allowed(place, reference)
         yield from self._rule_problems(tree.get("rules"))
-        yield from _own_credentials(tree)
+        yield from machine_credentials(tree)
+        for place, name in key_files(tree):
+            if not self._permits(SecretReference("file", name), folder):
+                yield _not_allowed(place, SecretReference("file", name))
 
     def _permits(self, reference: SecretReference, folder: Path) -> bool:
         if reference.kind == "env":
@@ -84,23 +75,6 @@ def _not_allowed(place: tuple[str, ...], reference: SecretReference) -> SettingP
         f"the worker's operator can allow it: `allow: {{{section}: [{shown}]}}` in the file of --http-settings. Or "
         "configure this pipeline with a file in the worker's folder",
     )
-
-
-def _own_credentials(tree: Mapping[str, Any]) -> Iterator[SettingProblem]:
-    source, kafka = tree.get("source"), tree.get("kafka")
-    for name, pattern in (("postgres", _POSTGRES), ("mongo", _MONGO)):
-        address = source.get(name) if isinstance(source, dict) else None
-        if isinstance(address, str) and pattern.search(unquote(address)):
-            yield SettingProblem(("source", name), _OWN, _OWN_REMEDY)
-    for name, section in (("source", source), ("kafka", kafka)):
-        auth = section.get("auth") if isinstance(section, dict) else None
-        for way in ("aws_iam", "provider"):  # tokens of the machine's identity
-            if isinstance(auth, dict) and auth.get(way):
-                yield SettingProblem((name, "auth", way), _OWN, _OWN_REMEDY)
-    settings = kafka.get("settings") if isinstance(kafka, dict) else None
-    for name in settings if isinstance(settings, dict) else ():
-        if str(name).lower() in OWN_CREDENTIALS:
-            yield SettingProblem(("kafka", "settings", str(name)), _OWN, _OWN_REMEDY)
 
 
 def _texts(value: object, place: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], str]]:

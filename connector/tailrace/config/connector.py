@@ -38,7 +38,13 @@ ADDRESSES = {
     "postgres": "postgresql://tailrace:${env:DB_PASSWORD}@localhost:5432/shop",
     "mongo": "mongodb://tailrace:${env:DB_PASSWORD}@localhost:27017/?replicaSet=rs0",
 }
-CODE_SETTINGS = ("plugin.library.paths", "ssl.engine.location", "sasl.kerberos.kinit.cmd")
+CODE_SETTINGS = (
+    "plugin.library.paths",
+    "ssl.engine.location",
+    "ssl.engine.id",
+    "ssl.providers",
+    "sasl.kerberos.kinit.cmd",
+)
 """Settings of librdkafka that load a library or run a program. Whoever can send a configuration could choose it."""
 _is_name = re.compile(r"[a-z0-9_-]{1,48}").fullmatch
 

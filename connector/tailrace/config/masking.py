@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping
 
 from tailrace.config.flat import FlatConfig
 from tailrace.config.secrets import MASK, REFERENCE, hide_passwords
@@ -27,19 +26,20 @@ _is_secret = re.compile(
 ).search
 _is_open = re.compile(r"\.(location|servers|source|type|\w*url|ms|mechanisms?)$", re.IGNORECASE).search
 """Names and addresses, which messages and forms need."""
-_ADDRESSES = {
-    "database.": ("database.hostname", "database.port", "source.postgres"),
-    "mongodb.": ("mongodb.connection.string", "source.mongo"),
-    "kafka.auth.": ("kafka.auth.oauth.token_url",),
-    "kafka.": ("kafka.bootstrap",),
-    "producer.override.": ("kafka.bootstrap",),
-    "schemas.registry.": ("schemas.registry.url",),
-    "key.converter.": ("key.converter.schema.registry.url", "schemas.registry.url"),
-    "value.converter.": ("value.converter.schema.registry.url", "schemas.registry.url"),
-    "dead_letters.webhook.": ("dead_letters.webhook.url",),
-    "archive.": ("archive.url",),
-}
-"""The keys that say where the secrets below a prefix are sent to."""
+_SENT_TOGETHER = (
+    ("source.", "database.", "mongodb."),
+    ("kafka.", "producer.override."),
+    ("schemas.registry.", "key.converter.", "value.converter."),
+    ("dead_letters.webhook.",),
+    ("archive.",),
+)
+"""Prefixes of settings of one server, or of servers that exchange credentials: a token of one is sent to the other."""
+_is_address = re.compile(
+    r"(url|uri|host|hostname|hostaddr|port|servers|broker\.list|bootstrap|endpoint|proxy|provider|connection\.string"
+    r"|^source\.(postgres|mongo))$",
+    re.IGNORECASE,
+).search
+"""The settings that say where secrets are sent to."""
 
 
 def masked(config: FlatConfig) -> dict[str, str | None]:
@@ -91,10 +91,12 @@ def unmasked(config: FlatConfig, stored: FlatConfig) -> tuple[dict[str, str | No
     return whole, problems
 
 
-def _moved(key: str, config: FlatConfig, stored: Mapping[str, str | None]) -> str:
-    for prefix, addresses in _ADDRESSES.items():
-        if key.startswith(prefix):
-            return next(
-                (a for a in addresses if a != key and config.get(a) not in (stored.get(a), masked(stored).get(a))), ""
-            )
+def _moved(key: str, config: FlatConfig, stored: FlatConfig) -> str:
+    """Returns the name of a changed address that a hidden secret would be sent to."""
+    prefixes = next((each for each in _SENT_TOGETHER if key.startswith(each)), ())
+    shown = masked(stored)
+    for name in sorted(config.keys() | stored.keys()):
+        is_sent = name != key and name.startswith(prefixes) and (name in _MAPS or _is_address(name))
+        if is_sent and config.get(name) not in (stored.get(name), shown.get(name)):
+            return name
     return ""

@@ -50,6 +50,11 @@ def has_reference(text: str) -> bool:
     return "${" in text
 
 
+def without_references(text: str, instead: str) -> str:
+    """Replaces references by a text, and escapes by what they stand for."""
+    return _TOKEN.sub(lambda token: "${" if token[0] == "$${" else instead, text)
+
+
 def found_references(text: str) -> Iterator[SecretReference]:
     """Yields the references of a text, without those that cannot be resolved anyway."""
     for token in _TOKEN.finditer(text):

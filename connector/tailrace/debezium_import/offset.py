@@ -40,12 +40,15 @@ class PostgresOffset:
         inside = f", and changes up to {format_lsn(self.lsn)}" if self.lsn > self.commit_lsn else ""
         return f"{format_lsn(self.commit_lsn)}{inside}"
 
-    def covers(self, commit_lsn: int, xid: int, change_lsn: int) -> bool:
+    def covers(self, commit_lsn: int, xid: int, change_lsn: int, *, is_first: bool) -> bool:
         """Whether a row is published: by its transaction, which has its commit record at `commit_lsn`, and its LSN.
 
         Transactions overlap in the log, so the LSN of a change says nothing about changes of other transactions.
+        Rows of one COPY share an LSN: of those at `lsn`, only the first is certain to be published.
         """
-        return commit_lsn < self.commit_lsn or (xid == self.xid != 0 and change_lsn <= self.lsn)
+        if commit_lsn < self.commit_lsn:
+            return True
+        return xid == self.xid != 0 and (change_lsn < self.lsn or (change_lsn == self.lsn and is_first))
 
 
 @dataclass(frozen=True, slots=True)

@@ -47,12 +47,16 @@ class PostgresOutboxLog(LogRescan):
 
     def rows(self) -> Iterator[LogRow]:
         transactions, offset, reached = self._transactions, self._offset, self.start.lsn
+        before = (0, 0)
         while reached < self._end:
             # A limit of none ends each call behind the first row, whose position is then exact.
             chunk = self.read(0, READ_BYTES, WAIT_SECONDS)
             assert isinstance(chunk.position, LsnPosition)  # noqa: S101 - of this source
             for row in chunk.rows:
-                covered = offset.covers(parse_lsn(row.position.partition(":")[0]), transactions._xid, self._change_lsn)
+                change = transactions._xid, self._change_lsn
+                commit_lsn = parse_lsn(row.position.partition(":")[0])
+                covered = offset.covers(commit_lsn, *change, is_first=change != before)
+                before = change
                 age = self._snapshot.xmax + _signed(transactions._xid - self._snapshot.xmax)
                 yield LogRow(row, chunk.position, covered, age)
             if not chunk.rows:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable
+from functools import partial
 from typing import Protocol
 
 from confluent_kafka import KafkaError, KafkaException, Message, Producer
@@ -115,7 +116,9 @@ class Publisher:
         require_token(self._options)
         try:
             config = producer_config(self._options, batch_bytes=self._rejections.batch_bytes)
-            self._producer = Producer(config, on_delivery=self._on_failure)
+            # A bound method would make a cycle, and the garbage collector may run in a thread of the client itself.
+            failed = partial(_add_failure, self._rejections, exactly_once=self._options.exactly_once)
+            self._producer = Producer(config, on_delivery=failed)
         except KafkaException as error:
             raise unusable(error) from None
         if self._options.exactly_once:
@@ -320,12 +323,6 @@ class Publisher:
                 remedy="Tailrace builds a new producer and reads on the offsets topic what happened.",
             )
 
-    def _on_failure(self, error: KafkaError, message: Message) -> None:
-        # Purged records of a transaction failed because the transaction did. Without one nothing else reports them: a
-        # flush counts records that were purged from the queue as sent.
-        if error is not None and not (self._options.exactly_once and error.code() in _PURGED):
-            self._rejections.add(error, message.topic(), message.key(), message.value())
-
     def _abandon(self, why: TailraceError) -> None:
         """Aborts the transaction if it is still ours, because readers stop at an open transaction."""
         if self._options.exactly_once and not isinstance(why, Fenced | KafkaUnavailable):
@@ -369,3 +366,10 @@ class Publisher:
             why="Kafka was unavailable, or this process was suspended, for longer than the transaction's timeout.",
             remedy="Tailrace builds a new producer and reads the offsets topic, by itself.",
         )
+
+
+def _add_failure(rejections: Rejections, error: KafkaError, message: Message, *, exactly_once: bool) -> None:
+    # Purged records of a transaction failed because the transaction did. Without one nothing else reports them: a
+    # flush counts records that were purged from the queue as sent.
+    if error is not None and not (exactly_once and error.code() in _PURGED):
+        rejections.add(error, message.topic(), message.key(), message.value())

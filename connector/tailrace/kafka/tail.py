@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
@@ -65,9 +66,10 @@ class ClusterObserver:
 
     def __init__(self, options: KafkaOptions) -> None:
         require_token(options)
-        self._trouble: KafkaError | None = None
+        self._trouble: list[KafkaError] = []
         try:
-            config: Config = {**admin_config(options), "error_cb": self._remember}
+            # A bound method would make a cycle, and the garbage collector may run in a thread of the client itself.
+            config: Config = {**admin_config(options), "error_cb": partial(_remember, self._trouble)}
             self.admin = AdminClient(config)
         except KafkaException as error:
             raise unusable(error) from None
@@ -78,7 +80,7 @@ class ClusterObserver:
             found = self.admin.list_topics(timeout=LOOK_TIMEOUT)
         except KafkaException as error:
             self.admin.poll(0)  # delivers the client's errors
-            raise translate(self._trouble or error_of(error), "asking Kafka for its topics") from None
+            raise translate([*self._trouble, error_of(error)][0], "asking Kafka for its topics") from None
         there = {name: topic.partitions.values() for name, topic in found.topics.items() if topic.error is None}
         return Cluster(
             len(found.brokers),
@@ -87,10 +89,11 @@ class ClusterObserver:
             {name: sum(part.leader < 0 for part in parts) for name, parts in there.items()},
         )
 
-    def _remember(self, error: KafkaError) -> None:
-        # That all brokers are down follows from the first error, which says why.
-        if error.code() != KafkaError._ALL_BROKERS_DOWN:
-            self._trouble = error
+
+def _remember(trouble: list[KafkaError], error: KafkaError) -> None:
+    # That all brokers are down follows from the first error, which says why.
+    if error.code() != KafkaError._ALL_BROKERS_DOWN:
+        trouble[:] = [error]
 
 
 def connection_trouble(options: KafkaOptions) -> TailraceError | None:

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from tailrace.config.allowed import NOTHING, Allowed
-from tailrace.config.connector import POSTGRES, check_connector
+from tailrace.config.connector import MONGO, POSTGRES, check_connector
 from tailrace.manager.config_topic import found_in_topic
 
 SMALL = {
@@ -85,11 +85,97 @@ def test_files_are_allowed_by_folder(tmp_path: Path) -> None:
         {"source.postgres": "service=prod host=evil"},
         {"source.postgres": "postgresql://u@evil/db?passfile=/root/.pgpass"},
         {"source.postgres": "postgresql://u@evil/db?pass%66ile=/root/.pgpass"},
+        {"source.postgres": "host=evil passfile = '/root/.pgpass'"},
+        {"source.postgres": r"host=evil options='it\'s' passfile=/root/.pgpass"},
+        {"source.postgres": "host=evil application_name=$${ passfile=/root/.pgpass options=}"},
+        {"source.postgres": "postgresql://u:?passfile=x@evil/db?passfile=/root/.pgpass"},
+        {"source.postgres": "host=evil sslkeylogfile=/root/written"},
+        {"source.postgres": "postgresql://u@evil/db?sslkeylogfile=/root/written"},
+        {"source.postgres": "host=evil krbsrvname=other"},
+        {"source.postgres": "host=evil gssdelegation=1"},
+        {"source.postgres": "host=evil an_option_of_a_later_libpq=1"},
+        {"source.postgres": "host=/var/run/postgresql user=postgres"},
+        {"source.postgres": "host=db,@abstract user=postgres"},
+        {"source.postgres": "postgresql://postgres@%2Fvar%2Frun%2Fpostgresql/shop"},
+        {"source.postgres": "dbname=shop"},
+        {"source.postgres": "postgresql:///shop"},
+        {"kafka.settings.sasl.kerberos.keytab": "/etc/krb5.keytab"},
+        {"kafka.settings.sasl.mechanism": "gssapi"},
+        {"kafka.settings.security.protocol": "SASL_SSL"},
+        {"archive.url": "s3://cold/outbox"},
+        {"archive.url": "s3://cold/outbox", "archive.options.skip_signature": "false"},
+        {"archive.url": "gs://cold", "archive.options.service_account": "/root/key.json"},
+        {"archive.url": "az://cold", "archive.options.account_key": "k", "archive.options.federated_token_file": "/t"},
     ],
 )
 def test_credentials_of_the_machine_are_not_sent(tmp_path: Path, more: dict[str, str]) -> None:
     found = check_connector("orders", {**SMALL, **more}, tmp_path, {}, allowed=Allowed(variables=("*",)))
-    assert any("credentials of the worker's machine" in each.text for each in found.problems)
+    assert any("of the worker's machine" in each.text for each in found.problems)
+
+
+@pytest.mark.parametrize(
+    "address",
+    [
+        "mongodb://evil/?authMechanism=MONGODB-AWS&appName=a@b",
+        "mongodb://evil/?authMechanism=GSSAPI",
+        "mongodb://u:a?b@evil/db?authMechanism=MONGODB-OIDC&authMechanismProperties=ENVIRONMENT:azure",
+        "mongodb://evil/?authMechanism=MONGODB%2DOIDC",
+    ],
+)
+def test_credentials_of_the_machine_for_mongodb(tmp_path: Path, address: str) -> None:
+    config = {**SMALL, "connector.class": MONGO, "source.mongo": address, "source.collection": "shop.outbox"}
+    del config["source.postgres"], config["source.table"]
+    found = check_connector("users", config, tmp_path, {}, allowed=Allowed(variables=("*",)))
+    assert any("of the worker's machine" in each.text for each in found.problems)
+
+
+@pytest.mark.parametrize(
+    ("more", "name"),
+    [
+        ({"kafka.settings.ssl.key.location": "{}"}, "key.pem"),
+        ({"kafka.settings.ssl.keystore.location": "{}"}, "key.pem"),
+        ({"schemas.registry.url": "https://registry", "schemas.registry.settings.ssl.key.location": "{}"}, "key.pem"),
+        ({"source.postgres": "host=db sslcert=x sslkey={}"}, "key.pem"),
+        ({"source.postgres": "postgresql://u@db/shop?sslcert=x&sslkey={}"}, "key.pem"),
+        ({"archive.url": "file://{}"}, "archive"),
+    ],
+)
+def test_files_of_keys_are_allowed_by_folder(tmp_path: Path, more: dict[str, str], name: str) -> None:
+    file = tmp_path / "own" / name
+    file.parent.mkdir()
+    config = {**SMALL, **{key: text.format(file) for key, text in more.items()}}
+
+    def text(allowed: Allowed) -> str:
+        return " ".join(each.text for each in check_connector("orders", config, tmp_path, {}, allowed=allowed).problems)
+
+    assert "may not use" in text(Allowed(files=(tmp_path / "other",)))
+    assert "may not use" not in text(Allowed(files=(tmp_path / "own",)))
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        {"source.postgres": "host=db,db2 port=5432,5433 user=u password='a b' sslmode=verify-full connect_timeout=5"},
+        {"source.postgres": "postgresql://u:p?a=b@db,db2:5433/shop?target_session_attrs=read-write&options=-c%20x%3Dy"},
+        {"source.postgres": "host=db gssencmode=disable sslrootcert=/ca.pem"},
+        {"kafka.settings": '{"security.protocol": "SASL_SSL", "sasl.mechanism": "PLAIN", "sasl.username": "u"}'},
+        {
+            "archive.url": "s3://cold",
+            "archive.options": '{"aws_access_key_id": "a", "aws_secret_access_key": "b", "endpoint": "https://s3"}',
+        },
+    ],
+)
+def test_what_is_not_of_the_machine_may_be_used(tmp_path: Path, more: dict[str, str]) -> None:
+    assert not [
+        each.text
+        for each in check_connector("orders", {**SMALL, **more}, tmp_path, {}, allowed=NOTHING).problems
+        if "worker" in each.text or "may not use" in each.text
+    ]
+
+
+@pytest.mark.parametrize("name", ["ssl.providers", "ssl.engine.location", "plugin.library.paths"])
+def test_settings_that_load_code_are_refused(tmp_path: Path, name: str) -> None:
+    assert "loads a library" in problems(tmp_path, NOTHING, **{f"kafka__settings__{name.replace('.', '__')}": "x"})
 
 
 def test_rules_are_allowed_by_module(tmp_path: Path) -> None:

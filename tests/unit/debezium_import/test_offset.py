@@ -32,16 +32,17 @@ def record(name: str, partition: dict[str, str], value: dict[str, Any] | None) -
 def test_a_transaction_that_is_not_known_to_be_complete() -> None:
     found = parse_offset(STORED, is_mongo=False)
     assert found == PostgresOffset(25664128, 25663728, 738)
-    assert found.covers(25663727, 1, 1 << 40)  # an earlier transaction
-    assert found.covers(25664400, 738, 25664128)  # the same one, up to the last change
-    assert not found.covers(25664400, 738, 25664129)
-    assert not found.covers(25664300, 737, 25664000)  # another one that began earlier and ended later
+    assert found.covers(25663727, 1, 1 << 40, is_first=False)  # an earlier transaction
+    assert found.covers(25664400, 738, 25664128, is_first=True)  # the same one, up to the last change
+    assert not found.covers(25664400, 738, 25664128, is_first=False)  # rows of a COPY have the same LSN
+    assert not found.covers(25664400, 738, 25664129, is_first=True)
+    assert not found.covers(25664300, 737, 25664000, is_first=True)  # another one that began earlier and ended later
 
 
 def test_without_the_id_of_a_transaction_only_complete_ones_count() -> None:
     found = parse_offset({"lsn": 100, "lsn_commit": 50}, is_mongo=False)
     assert isinstance(found, PostgresOffset)
-    assert not found.covers(60, 0, 55)
+    assert not found.covers(60, 0, 55, is_first=True)
     assert str(found) == "0/32, and changes up to 0/64"
 
 

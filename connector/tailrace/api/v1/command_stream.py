@@ -12,7 +12,7 @@ import codecs
 import json
 import re
 import shutil
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import aclosing, suppress
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -74,8 +74,10 @@ async def read_call(request: Request, operations: tuple[Operation, ...]) -> Comm
     )
 
 
-async def output_of(jobs: Jobs, call: CommandCall, pipelines: Sequence[Path]) -> AsyncGenerator[bytes, None]:
-    """Runs the command; yields its output, the files that it wrote, and its exit code."""
+async def output_of(
+    jobs: Jobs, call: CommandCall, pipelines: Sequence[Path], ended: Callable[[int], None]
+) -> AsyncGenerator[bytes, None]:
+    """Runs the command; yields its output, the files that it wrote, and its exit code, which `ended` gets as well."""
     operation = call.operation
     jobs.require_room()
     folder, files = jobs.new_folder(call.contents, call.names)
@@ -91,6 +93,7 @@ async def output_of(jobs: Jobs, call: CommandCall, pipelines: Sequence[Path]) ->
                 async for line in lines:
                     yield line
             code = await process.wait()
+        ended(code)
         if operation.writes:
             for written in sorted(folder.iterdir()):
                 if written.name not in files.values() and written.stat().st_size <= MAX_RESULT_BYTES:

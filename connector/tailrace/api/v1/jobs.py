@@ -42,10 +42,7 @@ logger = logging.getLogger(__name__)
 class Job:
     """One call of an operation."""
 
-    def __init__(
-        self, operation: Operation, pipeline: str, words: list[str], folder: Path, values: Mapping[str, Value]
-    ) -> None:
-        self.values = dict(values)
+    def __init__(self, operation: Operation, pipeline: str, words: list[str], folder: Path) -> None:
         self.id = secrets.token_hex(8)
         self.operation = operation
         self.pipeline = pipeline
@@ -128,7 +125,7 @@ class Jobs:
         words = operation.words([str(file.resolve()) for file in pipelines], values, files, as_json=True, yes=True)
         if operation.writes:
             words.insert(len(operation.name.split()), f"{operation.writes}=.")
-        job = Job(operation, pipeline, words, folder, values)
+        job = Job(operation, pipeline, words, folder)
         self._jobs[job.id] = job
         task = asyncio.create_task(self._run(job), name=f"job {job.id}")
         self._tasks.add(task)

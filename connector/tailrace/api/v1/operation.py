@@ -114,7 +114,7 @@ class Operation:
     `settings_option` is set if the command takes that file as an option instead. `long`: it may take minutes, and runs
     as a job. `lines`: it prints one JSON object per line, which the API returns as a list. `writes` is the option for
     the file that it writes. `shows_events`: the result contains payloads, or parts of them, so it needs the role
-    admin; `shows_events_with` is a parameter that has this effect.
+    admin.
     """
 
     name: str
@@ -129,11 +129,6 @@ class Operation:
     confirms: bool = False
     writes: str = ""
     shows_events: bool = False
-    shows_events_with: str = ""
-
-    def needs_admin(self, values: Mapping[str, Value]) -> bool:
-        """Whether the result with these parameters shows events."""
-        return self.shows_events or bool(values.get(self.shows_events_with))
 
     @property
     def path(self) -> str:

@@ -16,7 +16,7 @@ from tailrace.api.access import require_admin
 from tailrace.api.audit import AuditLog, add_details
 from tailrace.api.v1 import answers, openapi
 from tailrace.api.v1.answers import answer, error_json, job_json, refusal, result_of
-from tailrace.api.v1.command_stream import CommandResponse, output_of, read_call
+from tailrace.api.v1.command_stream import CommandCall, CommandResponse, output_of, read_call
 from tailrace.api.v1.event_stream import EventStream, EventStreamResponse
 from tailrace.api.v1.jobs import SHORT_AT_ONCE, Job, Jobs
 from tailrace.api.v1.operation import Operation
@@ -124,14 +124,13 @@ class JsonApi:
         return call
 
     def _submit(self, request: Request, operation: Operation, pipeline: ManagedPipeline, given: OperationCall) -> Job:
-        reads_events = operation.needs_admin(given.values)
-        if reads_events:
+        if operation.shows_events:
             require_admin(request, f"use `{operation.name}`, which shows events")
         contents = dict(given.contents)
         if "plan" in contents:
             contents["plan"] = self.plans.resolved(contents["plan"])
         job = self.jobs.submit(operation, pipeline.name, [pipeline.file], given.values, contents)
-        if reads_events or operation.method != "GET":
+        if operation.shows_events or operation.method != "GET":
             add_details(request, operation=operation.name, pipeline=pipeline.name, job=job.id)
         return job
 
@@ -177,8 +176,7 @@ class JsonApi:
         pipeline = self._pipeline(request)
         call = await read_call(request, self._operations)
         add_details(request, operation=call.operation.name, pipeline=pipeline.name)
-        self.jobs.require_room()
-        return CommandResponse(output_of(self.jobs, call, [pipeline.file]))
+        return self._command_response(request, call, [pipeline.file])
 
     async def _run_command_on_all(self, request: Request) -> Any:  # noqa: ANN401
         """The same with all pipelines, for a command that takes several."""
@@ -186,8 +184,12 @@ class JsonApi:
         if call.operation.name != openapi.DOCTOR:
             raise ConfigError("no pipeline is named", remedy="Give the name of a pipeline; see /api/v1/pipelines.")
         add_details(request, operation=call.operation.name)
+        return self._command_response(request, call, self._files())
+
+    def _command_response(self, request: Request, call: CommandCall, files: list[Path]) -> CommandResponse:
         self.jobs.require_room()
-        return CommandResponse(output_of(self.jobs, call, self._files()))
+        add_details(request, exit_code=None)  # until it has ended
+        return CommandResponse(output_of(self.jobs, call, files, lambda code: add_details(request, exit_code=code)))
 
     def _check_all(self, operation: Operation) -> Endpoint:
         async def check(request: Request) -> Response:
@@ -210,7 +212,7 @@ class JsonApi:
 
     async def _show_job(self, request: Request) -> Response:
         job = self.jobs.get(request.path_params["job_id"])
-        if job.operation.needs_admin(job.values):
+        if job.operation.shows_events:
             require_admin(request, f"read the result of `{job.operation.name}`, which shows events")
             add_details(request, operation=job.operation.name, pipeline=job.pipeline, job=job.id)
         return answer(job_json(job))

@@ -11,7 +11,7 @@ from tailrace.check.result import CheckResult, Fix
 from tailrace.errors import LayoutMismatch, Rejected, SchemaError
 from tailrace.event import OutboxEvent, Route, Row
 from tailrace.outbox.layouts import Layout
-from tailrace.schema_versions import parse_version
+from tailrace.schema_versions import FORM, parse_version
 from tailrace.schemas.compiled import SchemaLookup, is_plain
 
 K = TypeVar("K")
@@ -154,6 +154,8 @@ def _rows(number: int) -> str:
 def _schema_fixes(context: CoverageContext, kind: str, version: str) -> list[Fix]:
     if context.schemas_folder is None:
         return [advice(f"Register a schema for {kind} in the registry, or set schemas.unknown: pass.")]
+    if version and parse_version(version) is None:
+        return [advice(f"No schema can have this version: let the service write another one. {FORM}")]
     if not _is_file_name(kind):
         return [advice("The type cannot be the name of a file: let the service write another one.")]
     # Accepts every object: a person knows what belongs into the payload.

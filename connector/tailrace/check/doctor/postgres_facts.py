@@ -19,7 +19,7 @@ _END = "CASE WHEN pg_is_in_recovery() THEN pg_last_wal_replay_lsn() ELSE pg_curr
 @contextmanager
 def read_only(options: PostgresOptions) -> Iterator[PgConnection]:
     """A session that cannot write and ends slow queries."""
-    with PgConnection(options.conninfo, replication=False, timeout=min(options.link_timeout, TIMEOUT)) as link:
+    with PgConnection(options.address, replication=False, timeout=min(options.link_timeout, TIMEOUT)) as link:
         link.query(f"SET default_transaction_read_only = on; SET statement_timeout = '{STATEMENT_TIMEOUT}'")
         yield link
 

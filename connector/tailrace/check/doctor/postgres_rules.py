@@ -135,7 +135,8 @@ def _failover(facts: PostgresFacts, file: str) -> list[CheckResult | None]:
         return [problem("slot-not-synced", found, fix) if unsynced else None]
     if not facts.failover:
         return [_not_failover(facts, file) if facts.standbys else None]
-    physical = [slot.name for slot in facts.others if slot.physical]
+    # The server would wait for an inactive one, and the connector with it.
+    physical = [slot.name for slot in facts.others if slot.physical and slot.active and not slot.temporary]
     if not physical or facts.synchronized_slots:
         return []
     names, listed = ", ".join(physical), ", ".join(map(literal, physical))

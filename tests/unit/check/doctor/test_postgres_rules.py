@@ -92,6 +92,11 @@ def test_a_connector_ahead_of_the_standbys() -> None:
     assert reported.code == "slot-ahead-of-standby"
     assert "synchronized_standby_slots = 'a';" in reported.fixes[0].text
     assert codes(failover=True, others=standbys, synchronized_slots="a") == []
+    gone = OtherSlot("gone", active=False, retained_bytes=0, physical=True)
+    backup = OtherSlot("backup", active=True, retained_bytes=0, physical=True, temporary=True)
+    (reported, _) = found(failover=True, standbys=("a",), others=(*standbys, gone, backup))
+    assert "synchronized_standby_slots = 'a';" in reported.fixes[0].text
+    assert codes(failover=True, others=(gone,)) == ["foreign-slot"]
 
 
 def test_a_standby_that_does_not_synchronise() -> None:
