@@ -10,6 +10,7 @@ import argparse
 import json
 import os
 import platform
+import signal
 import sys
 import tempfile
 from collections.abc import Callable, Mapping
@@ -36,6 +37,7 @@ PHASES: Mapping[str, Callable[[Race], list[Row]]] = {"drain": drain}
 
 def main() -> None:
     arguments = _arguments()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit("terminated"))  # so that it ends what it has started
     databases = arguments.databases.split(",")
     with (
         Stack(mongo=True, choice=ServerChoice.LOCAL, progress=_say) as stack,

@@ -10,7 +10,7 @@ from typing import Any
 from confluent_kafka import Consumer, Message, TopicPartition
 
 PARTITIONS = 3
-TIMEOUT = 600.0
+TIMEOUT = 120.0
 """Seconds without any new event after which a contender has failed."""
 STAMPED_BY_BROKER = {"message.timestamp.type": "LogAppendTime"}
 """So that a record's timestamp is the time at which Kafka stored it, whoever sent it."""
@@ -67,16 +67,24 @@ class Topics:
     def _ends(self) -> list[int]:
         return [self._consumer.get_watermark_offsets(each, timeout=30)[1] for each in self._partitions]
 
-    def wait_for(self, records: int, check: Callable[[], None]) -> None:
-        """Waits until that many records are stored, open transactions included; `check` raises if a process is gone."""
-        deadline, last = time.monotonic() + TIMEOUT, 0
-        while (stored := sum(self._ends()) - sum(self._begin)) < records:
+    def stored(self, records: int, check: Callable[[], None], timeout: float) -> bool:
+        """Waits until that many records are stored, open transactions included, or none came for `timeout` seconds.
+
+        `check` raises if a process has ended.
+        """
+        deadline, last = time.monotonic() + timeout, 0
+        while (found := sum(self._ends()) - sum(self._begin)) < records:
             check()
-            if stored > last:
-                deadline, last = time.monotonic() + TIMEOUT, stored
+            if found > last:
+                deadline, last = time.monotonic() + timeout, found
             if time.monotonic() > deadline:
-                raise TimeoutError(f"{stored:,} of {records:,} records within {TIMEOUT:.0f} s")
+                return False
             time.sleep(0.02)
+        return True
+
+    def wait_for(self, records: int, check: Callable[[], None]) -> None:
+        if not self.stored(records, check, TIMEOUT):
+            raise TimeoutError(f"fewer than {records:,} records, and no more within {TIMEOUT:.0f} s")
 
     def resume(self) -> None:
         self._consumer.resume(self._partitions)

@@ -86,8 +86,10 @@ class Contender(ABC):
         try:
             for each in self.pipelines:
                 with Topics(self.stack.kafka.bootstrap, [each.topic]) as topics:
+                    # A connector that runs may not read yet, and then misses what is committed now.
                     each.outbox.first()
-                    topics.wait_for(1, self.check)
+                    while not topics.stored(1, self.check, timeout=3.0):
+                        each.outbox.first()
         finally:
             self.stop()
 
