@@ -154,9 +154,9 @@ bench: $(FETCHED) ## Measure drain rate, CPU, memory and latency next to bare re
 	@$(BIN)/python -m benchmarks.worker
 
 EVENTS ?= 200000
-PHASES ?= drain
+PHASES ?= drain,start,latency,growth
 
-race: $(FETCHED) ## Measure beside Debezium on Kafka Connect and bare readers, on the same servers; EVENTS=20000 PHASES=drain
+race: $(FETCHED) ## Measure beside Debezium on Kafka Connect and bare readers, on the same servers; PHASES=drain,start for a part
 	@PYTHONPATH=tests $(BIN)/python -m benchmarks.race --events $(EVENTS) --phases $(PHASES)
 
 clean: ## Remove the virtual environment and all caches

@@ -23,16 +23,25 @@ from typing import Any
 import confluent_kafka
 
 from benchmarks.race.contenders import JAVA, TUNING, WORKER
-from benchmarks.race.drain import Race, drain
+from benchmarks.race.drain import drain
+from benchmarks.race.growth import growth
+from benchmarks.race.latency import latency
+from benchmarks.race.measure import Race
 from benchmarks.race.outboxes import OUTBOXES
 from benchmarks.race.rows import Row, table
+from benchmarks.race.start import start
 from helpers.fetched import DEBEZIUM
 from tailrace.testkit.stack import ServerChoice, Stack
 from tailrace.testkit.stack.kafka_local import KAFKA
 
 EVENTS = 200_000
 RESULTS = Path(__file__).parents[1] / "results" / "race.json"
-PHASES: Mapping[str, Callable[[Race], list[Row]]] = {"drain": drain}
+PHASES: Mapping[str, Callable[[Race], list[Row]]] = {
+    "drain": drain,
+    "start": start,
+    "latency": latency,
+    "growth": growth,
+}
 
 
 def main() -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 import uuid
 from abc import ABC, abstractmethod
@@ -10,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import psycopg
+from psycopg.sql import SQL, Identifier
 from psycopg.types.json import Jsonb
 
 from benchmarks.backlog import EVENTS_DDL, SCHEMA, Shape, write_backlog
@@ -18,7 +18,7 @@ from benchmarks.mongo import event, receive_changes, write_documents, write_mong
 from benchmarks.processes import Drain, receive, write_pipeline
 from benchmarks.race.usage import cpu_seconds
 from helpers.debezium import mongo_config, postgres_config
-from tailrace.testkit.stack import Stack
+from tailrace.testkit.stack import Stack, wait_until
 
 SMALL = 200
 """About the size of a payload without a longer note, in bytes."""
@@ -39,11 +39,12 @@ class Outbox(ABC):
         self.name = f"{self.DATABASE}_{name}"
         self.firsts: set[str] = set()
 
-    def first(self) -> None:
-        """Commits one event."""
+    def first(self) -> str:
+        """Commits one event; returns its id."""
         new = {**event(0), "_id": str(uuid.uuid4())}
         self.firsts.add(new["_id"])
         self._insert(new)
+        return str(new["_id"])
 
     @abstractmethod
     def _insert(self, new: dict[str, Any]) -> None: ...
@@ -76,10 +77,16 @@ class Outbox(ABC):
     def writers(self, folder: Path, rate: int, seconds: int) -> list[list[str]]:
         """Returns the commands that together commit single events at a rate, each with its time as its note."""
 
+    @abstractmethod
+    def drop(self) -> None:
+        """Removes the outbox and all that keeps the database's log for it."""
+
 
 class PostgresOutbox(Outbox):
     DATABASE = "postgres"
     BARE = "pg_recvlogical"
+    CLIENT_RATE = 200
+    """Transactions a second that are asked of one client: each waits for the disk."""
 
     def __init__(self, stack: Stack, name: str, size: int = SMALL) -> None:
         super().__init__(stack, name)
@@ -119,9 +126,22 @@ class PostgresOutbox(Outbox):
 
     def writers(self, folder: Path, rate: int, seconds: int) -> list[list[str]]:
         script = folder / f"{self.name}.sql"
-        command = pgbench(self.stack.postgres, self.dsn, script, rate=rate, seconds=seconds)
+        clients = max(4, rate // self.CLIENT_RATE)
+        command = pgbench(self.stack.postgres, self.dsn, script, rate=rate, seconds=seconds, clients=clients)
         script.write_text(PGBENCH.replace("repeat('x', 100)", STAMP).replace("\n", " "))
         return [command]
+
+    def drop(self) -> None:
+        with self.stack.postgres.connect() as connection:
+
+            def idle() -> bool:
+                query = "SELECT count(*) FROM pg_replication_slots WHERE database = %s AND active"
+                return connection.execute(query, [self.name]).fetchone() == (0,)
+
+            wait_until(idle, 60, what=f"the end of all readers of {self.name}")
+            drop = "SELECT pg_drop_replication_slot(slot_name) FROM pg_replication_slots WHERE database = %s"
+            connection.execute(drop, [self.name])
+            connection.execute(SQL("DROP DATABASE {} WITH (FORCE)").format(Identifier(self.name)))
 
 
 class MongoOutbox(Outbox):
@@ -174,10 +194,10 @@ class MongoOutbox(Outbox):
         command = [sys.executable, "-m", "benchmarks.mongo_writer", self.mongo.uri, self.name]
         return [[*command, str(rate // count), str(seconds), str(number * 5000)] for number in range(count)]
 
+    def drop(self) -> None:
+        with self.mongo.client() as client:
+            client.drop_database(self.name)
 
-OUTBOXES: tuple[type[PostgresOutbox] | type[MongoOutbox], ...] = (PostgresOutbox, MongoOutbox)
 
-
-def stamp_of(value: bytes) -> float:
-    """Returns the time of the transaction in ms since 1970 that an event of the writers names in its note."""
-    return float(json.loads(value)["note"])
+OutboxClass = type[PostgresOutbox] | type[MongoOutbox]
+OUTBOXES: tuple[OutboxClass, ...] = (PostgresOutbox, MongoOutbox)

@@ -34,6 +34,6 @@ def grouped(found: Iterable[Row]) -> dict[Key, dict[str, float]]:
 def table(found: Iterable[Row]) -> str:
     """Returns the rows as lines of text, one for each database, case and contender."""
     return "\n".join(
-        f"{database:10}{case:28}{contender:24}" + "  ".join(f"{name} {value:,.1f}" for name, value in values.items())
+        f"{database:10}{case:30}{contender:24}" + "  ".join(f"{name} {value:,.1f}" for name, value in values.items())
         for (database, case, contender), values in grouped(found).items()
     )
