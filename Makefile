@@ -16,7 +16,7 @@ TREE   := -e ./distributions/outbox -e '.[dev]'
 
 .DEFAULT_GOAL := help
 .PHONY: help demo examples test test-slow test-oldest test-all faults chaos soak mutants simulate fuzz check format docs manifests \
-	tutorial compose-test bench wheels test-compiled clean
+	tutorial compose-test bench race wheels test-compiled clean
 
 help: ## Show this help
 	@awk 'BEGIN {FS = ":.*## "; print "Tailrace: outbox tables to Kafka, exactly once and in order.\n"} \
@@ -156,6 +156,12 @@ bench: $(FETCHED) ## Measure drain rate, CPU, memory and latency next to bare re
 	@$(BIN)/python -m benchmarks.outbox_writer
 	@$(BIN)/python -m benchmarks.metrics
 	@$(BIN)/python -m benchmarks.worker
+
+EVENTS ?= 200000
+PHASES ?= drain,start,latency,growth
+
+race: $(FETCHED) ## Measure beside Debezium on Kafka Connect and bare readers, on the same servers; PHASES=drain,start for a part
+	@PYTHONPATH=tests $(BIN)/python -m benchmarks.race --events $(EVENTS) --phases $(PHASES)
 
 clean: ## Remove the virtual environment and all caches
 	rm -rf $(VENV) $(OLDEST) build dist distributions/*/build distributions/*/dist *.egg-info connector/*.egg-info .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis

@@ -26,12 +26,12 @@ class Latency:
     p99_ms: float
 
 
-def pgbench(server: PostgresServer, dsn: str, script: Path, *, rate: int, seconds: int) -> list[str]:
+def pgbench(server: PostgresServer, dsn: str, script: Path, *, rate: int, seconds: int, clients: int = 4) -> list[str]:
     """Returns the command that commits single rows at `rate`."""
     assert server.bin_dir is not None
     script.write_text(PGBENCH.replace("\n", " "))
     return [
-        str(server.bin_dir / "pgbench"), "-n", "-f", str(script), "-R", str(rate), "-c", "4", "-j", "1",
+        str(server.bin_dir / "pgbench"), "-n", "-f", str(script), "-R", str(rate), "-c", str(clients), "-j", "1",
         "-T", str(seconds), dsn,
     ]  # fmt: skip
 

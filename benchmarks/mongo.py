@@ -71,11 +71,11 @@ def main() -> None:
         RESULTS.write_text(json.dumps(result, indent=2) + "\n")
 
 
-def event(number: int) -> dict[str, Any]:
+def event(number: int, note: int = 60) -> dict[str, Any]:
     """Eight flat fields, about 200 bytes as JSON: as in the Postgres backlog."""
     payload = {
         "order": f"order-{number}", "customer": f"customer-{number % 977}", "amount": number % 400 * 1.25,
-        "currency": "EUR", "status": "placed", "revision": number + 1, "express": number % 2 == 0, "note": "x" * 60,
+        "currency": "EUR", "status": "placed", "revision": number + 1, "express": number % 2 == 0, "note": "x" * note,
     }  # fmt: skip
     return {
         "_id": str(uuid.uuid4()),
@@ -105,8 +105,8 @@ def _drain(
     for each, file in zip(names, files, strict=True):
         _say(f"{shape.name}: draining with bare readers, then with Tailrace")
         token = _stored(kafka.bootstrap, each)
-        bare.append(shape.total / _receive("batches", mongo.uri, name, token, shape.total))
-        watched.append(shape.total / _receive("watch", mongo.uri, name, token, shape.total))
+        bare.append(shape.total / receive_changes("batches", mongo.uri, name, token, shape.total).seconds)
+        watched.append(shape.total / receive_changes("watch", mongo.uri, name, token, shape.total).seconds)
         ours.append(timed(file, kafka.bootstrap, each, end, shape.total))
         seen = len({dict(message.headers() or [])["id"] for message in read_all(kafka.bootstrap, [f"{each}.order"])})
         if seen != shape.total:
@@ -126,11 +126,13 @@ def _drain(
     }
 
 
-def write_mongo_pipeline(folder: Path, name: str, database: str, uri: str, bootstrap: str, **more: object) -> Path:
+def write_mongo_pipeline(
+    folder: Path, name: str, database: str, uri: str, bootstrap: str, *, schema: dict[str, Any] = SCHEMA, **more: object
+) -> Path:
     """Writes a pipeline file; `more` are further settings."""
     schemas = folder / "schemas" / "OrderPlaced"
     schemas.mkdir(parents=True, exist_ok=True)
-    (schemas / "1.json").write_text(json.dumps(SCHEMA))
+    (schemas / "1.json").write_text(json.dumps(schema))
     file = folder / f"{name}.yaml"
     settings = {
         "pipeline": name,
@@ -144,12 +146,12 @@ def write_mongo_pipeline(folder: Path, name: str, database: str, uri: str, boots
     return file
 
 
-def write_documents(client: MongoClient[dict[str, Any]], name: str, shape: Shape) -> tuple[int, int]:
+def write_documents(client: MongoClient[dict[str, Any]], name: str, shape: Shape, note: int = 60) -> tuple[int, int]:
     """Writes the backlog: 100 documents share a transaction, single ones are plain inserts. Returns the last time."""
     outbox = client[name].get_collection("outbox", write_concern=WriteConcern(w=1))
     with client.start_session() as session:
         for first in range(0, shape.total, max(shape.events, 500)):
-            events = [event(number) for number in range(first, min(first + max(shape.events, 500), shape.total))]
+            events = [event(number, note) for number in range(first, min(first + max(shape.events, 500), shape.total))]
             if shape.events == 1:
                 outbox.insert_many(events, session=session)
                 continue
@@ -162,9 +164,12 @@ def write_documents(client: MongoClient[dict[str, Any]], name: str, shape: Shape
     return end.time, end.inc
 
 
-def _receive(way: str, uri: str, name: str, token: dict[str, Any], events: int) -> float:
+def receive_changes(way: str, uri: str, name: str, token: dict[str, Any], events: int) -> Drain:
+    """Drains the same backlog with a bare reader."""
     command = [sys.executable, "-m", "benchmarks.bare_mongo", way, uri, name, json.dumps(token), str(events)]
-    return float(subprocess.run(command, check=True, timeout=600, capture_output=True, text=True).stdout)
+    done = subprocess.run(command, check=True, timeout=600, capture_output=True, text=True)
+    seconds, cpu_seconds = map(float, done.stdout.split())
+    return Drain(events, seconds, cpu_seconds, 0.0)
 
 
 def _stored(bootstrap: str, name: str) -> dict[str, Any]:

@@ -1,6 +1,7 @@
 """A service that commits its entity and an event in one transaction, at a steady rate, to measure latency.
 
-Arguments: URI, database, rate, seconds.
+Arguments: URI, database, rate, seconds and, so that several writers do not meet, the number of the first entity. The
+note of an event is the time in ms since 1970.
 """
 
 from __future__ import annotations
@@ -15,7 +16,8 @@ from benchmarks.mongo import event
 
 
 def main() -> None:
-    uri, database, rate, seconds = sys.argv[1:]
+    uri, database, rate, seconds, *entity = sys.argv[1:]
+    first = int(entity[0]) if entity else 0
     with MongoClient[dict[str, Any]](uri) as client, client.start_session() as session:
         users, outbox = client[database].users, client[database].outbox
         began = time.monotonic()
@@ -26,8 +28,12 @@ def main() -> None:
             if time.monotonic() - began > int(seconds):
                 break
             with session.start_transaction():
-                users.update_one({"_id": number % 5000}, {"$inc": {"revision": 1}}, upsert=True, session=session)
-                outbox.insert_one(event(number), session=session)
+                users.update_one(
+                    {"_id": first + number % 5000}, {"$inc": {"revision": 1}}, upsert=True, session=session
+                )
+                added = event(number)
+                added["payload"]["note"] = f"{time.time() * 1000:0100.3f}"
+                outbox.insert_one(added, session=session)
 
 
 if __name__ == "__main__":

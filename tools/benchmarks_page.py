@@ -8,6 +8,8 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
+from tools import race_page
+
 RESULTS = Path(__file__).parents[1] / "benchmarks" / "results"
 PAGE = """\
 # Benchmarks
@@ -41,6 +43,22 @@ taking raw batches, and pymongo's `watch` with raw documents. Median of {mongo_r
 
 Commit to consumer at {mongo_rate:,.0f} transactions/s, the most that one writer reached: p50 {mongo_p50:.0f} ms, p99
 {mongo_p99:.0f} ms.
+
+## Beside Debezium
+
+`make race` runs Tailrace, Debezium on Kafka Connect (exactly-once on and off) and the bare readers on the same servers.
+It needs up to 40 minutes on two idle cores; `PHASES=drain` runs a part, and `EVENTS` changes the backlogs, whose result
+is then printed and not stored. Every contender publishes the same backlog to its own topic, and a consumer checks that
+each event arrived, with exactly-once: once. Tailrace validates each event, Debezium does not.
+
+Times are those at which Kafka stored the records. A drain of Tailrace is measured from the moment it streams, one of
+Debezium from its first record, so that neither the start of Java nor of the connector counts. The rate after warm-up is
+that of the second half. CPU is that of the contender's own processes; beside it that of the walsender or of all of
+MongoDB, and of the broker. Peak memory is resident memory; Java may fill its heap (`-Xmx`). For the latency, writers
+commit by a schedule, and the rate that they reached is named. Larger events, larger transactions and more pipelines
+show how cost grows: Tailrace at every step, Debezium at the ends.
+
+{race}
 
 ## Schemas
 
@@ -171,6 +189,7 @@ def page() -> str:
     marked = {"Postgres": marks, **({"MongoDB": marks["mongo"]} if "mongo" in marks else {})}
     sizes = {each["events"]: each["payload_bytes"] for each in schemas["drain"]}
     text = PAGE.format(
+        race=race_page.tables(race_page.stored()),
         cores=drain["machine"]["cores"],
         **{
             f"{name}_at": found["at"][:10]

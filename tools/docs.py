@@ -12,6 +12,7 @@ from tools import (
     errors_page,
     faults_page,
     metrics_page,
+    race_page,
     soak_picture,
 )
 
@@ -19,7 +20,7 @@ DOCS = Path(__file__).parents[1] / "docs"
 
 
 def pages() -> dict[str, str]:
-    """Every generated file by its name in docs/."""
+    """Every generated file by its path from docs/."""
     return {
         "benchmarks.md": benchmarks_page.page(),
         "speed.svg": benchmarks_page.picture(),
@@ -30,6 +31,7 @@ def pages() -> dict[str, str]:
         "faults.md": faults_page.page(),
         "metrics.md": metrics_page.page(),
         **({"soak.svg": picture} if (picture := soak_picture.picture()) else {}),
+        **race_page.files(),
     }
 
 

@@ -87,9 +87,19 @@ class ConnectRuntime:
             self._process.kill()
             self._process.wait()
 
-    def _answers(self) -> bool:
+    def stop(self) -> None:
+        """Shuts the worker down: tasks stop, and their offsets are stored."""
+        if self._process is not None and self._process.poll() is None:
+            self._process.terminate()
+            self._process.wait(60)
+
+    def check(self) -> None:
+        """Raises if the worker has ended."""
         assert self._process is not None
         assert self._process.poll() is None, self.log.read_text()[-4000:]
+
+    def _answers(self) -> bool:
+        self.check()
         try:
             return httpx2.get(f"{self.url}/connectors", timeout=5).status_code == 200
         except httpx2.TransportError:
