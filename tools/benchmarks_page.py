@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from tools import race_page
+from tools import compiled_page, race_page
 
 RESULTS = Path(__file__).parents[1] / "benchmarks" / "results"
 PAGE = """\
@@ -59,6 +59,12 @@ commit by a schedule, and the rate that they reached is named. Larger events, la
 show how cost grows: Tailrace at every step, Debezium at the ends.
 
 {race}
+
+## Compiled wheels
+
+`make wheels` builds wheels in which the modules that run for each event are compiled ([performance.md](performance.md)).
+`python -m benchmarks.compiled` drains the same backlogs with them and with the pure sources, in turns.
+{compiled}
 
 ## Schemas
 
@@ -190,6 +196,7 @@ def page() -> str:
     sizes = {each["events"]: each["payload_bytes"] for each in schemas["drain"]}
     text = PAGE.format(
         race=race_page.tables(race_page.stored()),
+        compiled=compiled_page.text(),
         cores=drain["machine"]["cores"],
         **{
             f"{name}_at": found["at"][:10]
