@@ -82,17 +82,12 @@ def reading_folder(path: Path, use: FolderUse) -> Iterator[Rdict | None]:
 
     Another process may have it open and go on writing: nothing is locked, and nothing is created.
     """
-    from rocksdict import AccessType, Rdict
-
-    existing = _existing_families(path, use)
-    if existing is None:
-        yield None
-        return
-    families = {name: _family_options() for name in existing}
     for attempt in range(_READ_ATTEMPTS):
         try:
-            root = Rdict(str(path), _options(), column_families=families, access_type=AccessType.read_only())
+            root = _read_only(path, use)
             break
+        except StoreFailed:
+            raise
         except Exception as error:
             # The process that writes has perhaps just replaced a file.
             if attempt + 1 == _READ_ATTEMPTS:
@@ -102,11 +97,22 @@ def reading_folder(path: Path, use: FolderUse) -> Iterator[Rdict | None]:
                     remedy="Check that this user may read the folder, and try again.",
                 ) from error
     try:
-        if use.own not in existing:
-            raise use.failed(path, "It is a RocksDB folder of another application.", "Give the store another path")
-        yield root.get_column_family(use.own)
+        yield None if root is None else root.get_column_family(use.own)
     finally:
-        root.close()
+        if root is not None:
+            root.close()
+
+
+def _read_only(path: Path, use: FolderUse) -> Rdict | None:
+    from rocksdict import AccessType, Rdict
+
+    existing = _existing_families(path, use)
+    if existing is None:
+        return None
+    if use.own not in existing:
+        raise use.failed(path, "It is a RocksDB folder of another application.", "Give the store another path")
+    families = {name: _family_options() for name in existing}
+    return Rdict(str(path), _options(), column_families=families, access_type=AccessType.read_only())
 
 
 def create_family(root: Rdict, name: str) -> Rdict:

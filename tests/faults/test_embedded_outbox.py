@@ -215,3 +215,34 @@ def test_life_of_a_pipeline_in_a_service(published: Published, tmp_path: Path) -
     with EmbeddedOutbox(published.outbox) as outbox, EmbeddedPipeline(published.file, outbox, adopt=True):
         wait_until(lambda: outbox.count == 0, 60)
     assert [key for key, _, _ in published.records()] == [*keys, "k-5", "waits"]
+
+
+def test_an_older_copy_that_got_new_entries_is_adopted_without_loss(published: Published, tmp_path: Path) -> None:
+    """Their numbers were given to others by the original, and published; their ids must not be the same."""
+
+    def drained(*keys: str, adopt: bool = False) -> None:
+        with EmbeddedOutbox(published.outbox) as outbox:
+            for key in keys:
+                outbox.write(key, b"1")
+            with EmbeddedPipeline(published.file, outbox, adopt=adopt) as pipeline:
+                wait_until(lambda: pipeline.error is not None or (outbox.count == 0 and pipeline.healthy), 60)
+                assert pipeline.error is None
+
+    drained("both")
+    shutil.copytree(published.outbox, tmp_path / "copy")
+    lost, new = [[f"{kind}-{number}" for number in range(count)] for kind, count in (("lost", 3), ("new", 2500))]
+    drained(*lost)
+    shutil.rmtree(published.outbox)
+    shutil.copytree(tmp_path / "copy", published.outbox)
+    with EmbeddedOutbox(published.outbox) as outbox:
+        for key in new:
+            outbox.write(key, b"1")
+        with EmbeddedPipeline(published.file, outbox) as pipeline:
+            wait_until(lambda: pipeline.state == "FAILED", 60)
+            assert "PositionAhead" in str(pipeline.error)
+        assert outbox.count == len(new)
+    drained(adopt=True)
+    drained("last")
+    records = published.records()
+    assert [key for key, _, _ in records] == ["both", *lost, *new, "last"]
+    assert len({event_id for _, event_id, _ in records}) == len(records)

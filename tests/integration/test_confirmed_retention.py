@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import threading
+import time
 import uuid
 from collections.abc import Callable, Iterator
 from typing import NamedTuple
@@ -19,8 +20,16 @@ from tailrace.retention.confirmed import ConfirmedRetention, ConfirmedStore
 from tailrace.retention.mongo_confirmed import MongoConfirmedStore
 from tailrace.retention.postgres_confirmed import PostgresConfirmedStore
 from tailrace.testkit.stack import KafkaBroker, MongoServer, wait_until
+from tailrace.testkit.topic_reader import read_all
 
 DAY = 86_400
+COMPACTED = {
+    "cleanup.policy": "compact",
+    "min.cleanable.dirty.ratio": "0.01",
+    "segment.ms": "100",
+    "max.compaction.lag.ms": "100",
+    "delete.retention.ms": "0",
+}
 
 
 class Mirror(NamedTuple):
@@ -214,3 +223,46 @@ def test_a_database_that_was_away(database: str, chain: Chain) -> None:
 def test_a_topic_that_does_not_exist(mirror: Mirror, kafka: KafkaBroker) -> None:
     with pytest.raises(TopicMissing, match="there is no topic"):
         Chain(kafka).retention(mirror.store()).sweep()
+
+
+def test_a_compacted_topic_confirms_what_its_last_records_say(mirror: Mirror, kafka: KafkaBroker, chain: Chain) -> None:
+    """Of a key, the last record is left: it has the time, or is a tombstone, which takes no confirmation back."""
+    topic = f"{chain.topic}.compacted"
+    kafka.create_topic(topic, 1, COMPACTED)
+    producer = Producer({"bootstrap.servers": kafka.bootstrap})
+    chain.now = time.time() - DAY  # Kafka takes no records of the future
+    confirmed_ms = round(chain.now * 1000)
+
+    def confirm(name: str, seconds: int, value: bytes | None = b"{}") -> None:
+        producer.produce(topic, value, key=name, timestamp=confirmed_ms + seconds * 1000)
+        assert producer.flush(30) == 0
+
+    mirror.put(["early", "twice", "late", "withdrawn"])
+    retention = ConfirmedRetention(chain.options, topic, mirror.store(), clock=lambda: chain.now)
+    confirm("early", 0)
+    assert retention.sweep().confirmations.confirmations == 1
+    for _ in range(5):
+        confirm("twice", 0)
+    confirm("twice", 60)
+    confirm("late", 60)
+    confirm("withdrawn", 0)
+    confirm("withdrawn", 0, None)
+    confirm("early", 0, None)  # after it was read
+
+    def compacted() -> bool:
+        # Rolls the segment, since its time is later: the active one is not compacted.
+        producer.produce(topic, b"{}", key="other")
+        assert producer.flush(30) == 0
+        values = [(message.key(), message.value()) for message in read_all(kafka.bootstrap, [topic])]
+        return values.count((b"twice", b"{}")) == 1 and (b"withdrawn", b"{}") not in values
+
+    wait_until(compacted, 120, what="the compaction of the topic")
+    chain.now += DAY
+    swept = retention.sweep()
+    assert (swept.deleted, swept.confirmations.lost) == (1, 0)
+    assert mirror.ids() == {"twice", "late", "withdrawn"}
+    chain.now += 60
+    assert retention.sweep().deleted == 2
+    chain.now += 365 * DAY
+    assert retention.sweep().deleted == 0
+    assert mirror.ids() == {"withdrawn"}, "its confirmation was gone before it was read"

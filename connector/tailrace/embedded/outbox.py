@@ -106,7 +106,7 @@ class EmbeddedOutbox:
             """Rejects what may be on disk all the same: it is not drained, and deleted with the next write."""
             for number in given:
                 self._rejected[number] = name
-                self._land(number)
+                self._end_acceptance(number)
 
         given: list[int] = []
         failed = threading.Event()
@@ -120,7 +120,7 @@ class EmbeddedOutbox:
 
     def accepted(self, key: str | bytes, sequence: int) -> None:
         """Ends an entry's acceptance: it is drained from now on, and replaces earlier accepted ones of its key."""
-        if self._land(sequence):
+        if self._end_acceptance(sequence):
             name = _bytes(key)
 
             def keep_newest(batch: OutboxBatch) -> None:
@@ -139,7 +139,7 @@ class EmbeddedOutbox:
         If the process dies before that write, the next start takes it for captured.
         """
         self._rejected[sequence] = _bytes(key)
-        self._land(sequence)
+        self._end_acceptance(sequence)
         rejected = dict(self._rejected)
         try:
             self._opened.change(lambda batch: self._remove(batch, rejected))
@@ -251,8 +251,8 @@ class EmbeddedOutbox:
         for sequence, key in entries.items():
             batch.remove(key, sequence)
 
-    def _land(self, sequence: int) -> bool:
-        """Ends the flight of an entry; returns whether its key has other entries."""
+    def _end_acceptance(self, sequence: int) -> bool:
+        """Notes that an entry is no longer in flight; returns whether its key has other entries."""
         with self._mutex:
             return self._in_flight.pop(sequence, False)
 

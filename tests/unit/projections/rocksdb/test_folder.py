@@ -18,6 +18,7 @@ from helpers.rocks import contents, effects_of, opened
 from helpers.small_disk import SmallDisk, mounted
 from helpers.store_scenarios import in_loop
 from tailrace import rocksdb_folder
+from tailrace.embedded import EmbeddedOutbox
 from tailrace.errors import ConfigError, StoreFailed, StoreInUse
 from tailrace.projections import Projection, Versions, projection_app
 from tailrace.projections.rocksdb.store import UNDO, RocksStore
@@ -302,3 +303,11 @@ def test_versions_are_refused_with_an_undo_log(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="its store can undo blocks"):
         Projection(app, "blocks", store=RocksStore(tmp_path / "a", families=["a"], keep_blocks=5), versions=Versions())
     Projection(app, "blocks", store=RocksStore(tmp_path / "b", families=["a"]), versions=Versions())
+
+
+def test_offsets_of_something_else_are_not_read(tmp_path: Path) -> None:
+    EmbeddedOutbox(tmp_path / "outbox").close()
+    (tmp_path / "file").write_text("x")
+    for name in ("outbox", "file"):
+        with pytest.raises(StoreFailed, match="cannot be opened as a RocksDB store"):
+            asyncio.run(RocksStore(tmp_path / name, families=["a"]).stored_positions("chain"))
