@@ -275,9 +275,9 @@ def test_commands_send_a_token(
     [change] = changes()
     assert (change["who"], change["pipeline"]) == ("token:ops", "broken")
     assert (change["status"], change["exit_code"], change["result"]) == (200, 2, "refused")
-    with port.client(worker, READ) as reader, port.client(worker, ADMIN) as admin:
+    with port.client(worker, READ) as viewer, port.client(worker, ADMIN) as admin:
         for path in ("/api/v1/pipelines/broken/events/1", "/api/v1/events/1"):  # keys of events are shown
-            assert reader.get(path).status_code == 403
+            assert viewer.get(path).status_code == 403
             assert admin.get(path).status_code != 403
     reader = StatusReader(worker.url, "broken")
     for token, expected in (("", "needs a token"), (READ, "is FAILED")):

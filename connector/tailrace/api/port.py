@@ -15,6 +15,7 @@ from tailrace.api.server import is_loopback
 from tailrace.api.tls import RotatingTls
 from tailrace.config.allowed import Allowed
 from tailrace.config.http_port import HttpSettings, load_http_settings
+from tailrace.config.machine_credentials import LIBPQ_LOGINS
 from tailrace.errors import ConfigError, PortUnprotected, TailraceError
 from tailrace.worker.logs import StructuredLogger
 
@@ -47,7 +48,8 @@ class PortProtection:
     def allowed(self) -> Allowed:
         """What configurations that are sent over REST may use of this machine."""
         found = self.settings.allow
-        return Allowed(found.files, found.variables, found.rules)
+        logins = tuple(each for each in LIBPQ_LOGINS if os.environ.get(each))
+        return Allowed(found.files, found.variables, found.rules, logins)
 
     def guarded(self, app: ASGIApp, host: str) -> ASGIApp:
         """Returns the app with its guards."""

@@ -14,7 +14,7 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
 
-from tailrace.config.machine_credentials import key_files, machine_credentials
+from tailrace.config.machine_credentials import key_files, machine_credentials, uses_environment
 from tailrace.config.problems import SettingProblem
 from tailrace.config.references import SecretReference, found_references
 
@@ -26,6 +26,8 @@ class Allowed:
     files: tuple[Path, ...] = ()
     variables: tuple[str, ...] = ()
     rules: tuple[str, ...] = ()
+    logins: tuple[str, ...] = ()
+    """Variables with which libpq would log in, which the worker has: a configuration needs its own password."""
 
     def problems(self, tree: Mapping[str, Any], folder: Path) -> Iterator[SettingProblem]:
         """Yields what nested settings may not use. Paths are relative to `folder`."""
@@ -35,8 +37,16 @@ class Allowed:
                     yield _not_allowed(place, reference)
         yield from self._rule_problems(tree.get("rules"))
         yield from machine_credentials(tree)
+        logins = [each for each in self.logins if not any(fnmatchcase(each, own) for own in self.variables)]
+        if logins and uses_environment(tree):
+            yield SettingProblem(
+                ("source", "postgres"),
+                f"has no password, and libpq would send that of the worker's {logins[0]} to the server",
+                f"add a password, such as a reference; or the worker's operator unsets {logins[0]}",
+            )
         for place, name in key_files(tree):
-            if not self._permits(SecretReference("file", name), folder):
+            # A relative path would be one of the process's own folder.
+            if not Path(name).is_absolute() or not self._permits(SecretReference("file", name), folder):
                 yield _not_allowed(place, SecretReference("file", name))
 
     def _permits(self, reference: SecretReference, folder: Path) -> bool:

@@ -53,6 +53,8 @@ _STORE_LOGINS = {
     "az": _AZURE_LOGINS, "abfs": _AZURE_LOGINS, "abfss": _AZURE_LOGINS,
 }  # fmt: skip
 """Options of an object store with which its client asks nobody else for credentials."""
+LIBPQ_LOGINS = ("PGPASSWORD", "PGPASSFILE", "PGSERVICE")
+"""Variables of the environment with which libpq logs in to any server, if the connection string has no password."""
 _STORE_OWN = re.compile(
     r"file$|path$|credentials|imds|metadata|msi|identity|azure_cli|fabric|federated|^service_account$|^container_"
 )
@@ -64,6 +66,14 @@ def machine_credentials(tree: Mapping[str, Any]) -> Iterator[SettingProblem]:
     """Yields the settings that use what belongs to the machine."""
     for place, what in _found(tree):
         yield SettingProblem(place, f"{_OWN}{f': {what}' if what else ''}", _REMEDY)
+
+
+def uses_environment(tree: Mapping[str, Any]) -> bool:
+    """Whether libpq would look for a password elsewhere: in the environment, or in files that it names."""
+    source = _section(tree, "source")
+    address = source.get("postgres")
+    found = postgres_parameters(address) if isinstance(address, str) and not source.get("auth") else []
+    return bool(found) and not any(name == "password" and value for name, value in found)
 
 
 def key_files(tree: Mapping[str, Any]) -> Iterator[tuple[Place, str]]:
@@ -90,14 +100,15 @@ def key_files(tree: Mapping[str, Any]) -> Iterator[tuple[Place, str]]:
 def postgres_parameters(address: str) -> list[tuple[str, str]]:
     """Returns the parameters of a connection string as libpq reads them; references are replaced by `x`.
 
-    Of a URL, those of its query; a user or password may contain `?`.
+    Of a URL, its host, its password, and those of its query; a user or password may contain `?`.
     """
     text = without_references(address, "x")
     for scheme in ("postgresql://", "postgres://"):
         if text.startswith(scheme):
-            rest = re.sub(r"^[^@/]*@", "", text.removeprefix(scheme))
+            user, rest = re.findall(r"^([^@/]*@)?(.*)", text.removeprefix(scheme), re.DOTALL)[0]
             host = re.split(r"[/?]", rest, maxsplit=1)[0]
-            return [("host", unquote(host)), *_query(rest.partition("?")[2].split("&"))]
+            password = unquote(user.removesuffix("@").partition(":")[2])
+            return [("host", unquote(host)), ("password", password), *_query(rest.partition("?")[2].split("&"))]
     return [(name, _unquoted(value)) for name, value in _PARAMETER.findall(text)]
 
 

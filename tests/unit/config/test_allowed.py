@@ -149,6 +149,10 @@ def test_files_of_keys_are_allowed_by_folder(tmp_path: Path, more: dict[str, str
         return " ".join(each.text for each in check_connector("orders", config, tmp_path, {}, allowed=allowed).problems)
 
     assert "may not use" in text(Allowed(files=(tmp_path / "other",)))
+    relative = {key: given.format(f"own/{name}") for key, given in more.items()}
+    if "archive.url" not in more:
+        found = check_connector("orders", {**SMALL, **relative}, tmp_path, {}, allowed=Allowed(files=(tmp_path,)))
+        assert any("may not use" in each.text for each in found.problems)
     assert "may not use" not in text(Allowed(files=(tmp_path / "own",)))
 
 
@@ -171,6 +175,16 @@ def test_what_is_not_of_the_machine_may_be_used(tmp_path: Path, more: dict[str, 
         for each in check_connector("orders", {**SMALL, **more}, tmp_path, {}, allowed=NOTHING).problems
         if "worker" in each.text or "may not use" in each.text
     ]
+
+
+@pytest.mark.parametrize("address", ["postgresql://u@evil/shop", "host=evil user=u", "host=evil password=''"])
+def test_a_password_of_the_environment_is_not_sent(tmp_path: Path, address: str) -> None:
+    allowed = Allowed(variables=("SHOP_*",), logins=("PGPASSWORD",))
+    assert "the worker's PGPASSWORD" in problems(tmp_path, allowed, source__postgres=address)
+    assert problems(tmp_path, Allowed(variables=("PG*",), logins=("PGPASSWORD",)), source__postgres=address) == ""
+    assert problems(tmp_path, Allowed(), source__postgres=address) == ""
+    for own in ("postgresql://u:${env:SHOP_DB}@h/shop", "host=h password=${env:SHOP_DB}", "host=h password=literal-1"):
+        assert problems(tmp_path, allowed, source__postgres=own) == ""
 
 
 @pytest.mark.parametrize("name", ["ssl.providers", "ssl.engine.location", "plugin.library.paths"])
