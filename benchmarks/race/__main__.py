@@ -31,6 +31,7 @@ from helpers.fetched import DEBEZIUM
 from tailrace.testkit.stack import ServerChoice, Stack
 
 EVENTS = 200_000
+DATABASES = tuple(each.DATABASE for each in OUTBOXES)
 RESULTS = Path(__file__).parents[1] / "results" / "race.json"
 PHASES: Mapping[str, Callable[[Race], list[Row]]] = {
     "drain": drain,
@@ -43,19 +44,18 @@ PHASES: Mapping[str, Callable[[Race], list[Row]]] = {
 def main() -> None:
     arguments = _arguments()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit("terminated"))  # so that it ends what it has started
-    databases = arguments.databases.split(",")
     with (
         Stack(mongo=True, choice=ServerChoice.LOCAL, progress=_say) as stack,
         tempfile.TemporaryDirectory() as folder,
     ):
         result = {"machine": machine(), "versions": _versions(stack), "settings": _settings(stack)}
         print(json.dumps(result, indent=2))
-        race = Race(stack, Path(folder), arguments.events, databases, _say)
-        for phase in arguments.phases.split(","):
+        race = Race(stack, Path(folder), arguments.events, arguments.databases, _say)
+        for phase in arguments.phases:
             _say(f"phase {phase}")
             found = PHASES[phase](race)
             print(f"\n{phase}\n{table(found)}\n", flush=True)
-            if arguments.events == EVENTS:
+            if arguments.events == EVENTS and set(arguments.databases) == set(DATABASES):
                 _store(phase, {"events": arguments.events, **result, "rows": [asdict(row) for row in found]})
 
 
@@ -82,9 +82,15 @@ def _settings(stack: Stack) -> dict[str, Any]:
 def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--events", type=int, default=EVENTS, help="of a backlog; other numbers are not stored")
-    parser.add_argument("--phases", default=",".join(PHASES))
-    parser.add_argument("--databases", default=",".join(each.DATABASE for each in OUTBOXES))
-    return parser.parse_args()
+    parser.add_argument("--phases", default=",".join(PHASES), help="separated by commas")
+    parser.add_argument("--databases", default=",".join(DATABASES), help="one of them alone is not stored")
+    arguments = parser.parse_args()
+    for name, known in (("phases", set(PHASES)), ("databases", set(DATABASES))):
+        chosen = getattr(arguments, name).split(",")
+        if unknown := set(chosen) - known:
+            parser.error(f"--{name}: {', '.join(sorted(unknown))} is none of {', '.join(sorted(known))}")
+        setattr(arguments, name, chosen)
+    return arguments
 
 
 def _say(text: str) -> None:
