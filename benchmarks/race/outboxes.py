@@ -151,8 +151,8 @@ class PostgresOutbox(Outbox):
 class MongoOutbox(Outbox):
     DATABASE = "mongo"
     BARE = "change stream"
-    WRITER_RATE = 1250
-    """Transactions a second that are asked of one writer."""
+    WRITER_RATE = 500
+    """Transactions a second that are asked of one writer, which waits for each."""
 
     def __init__(self, stack: Stack, name: str, size: int = SMALL) -> None:
         super().__init__(stack, name)
