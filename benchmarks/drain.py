@@ -41,10 +41,10 @@ RESULTS = Path(__file__).parent / "results" / "latest.json"
 
 def main() -> None:
     arguments = _arguments()
-    result: dict[str, Any] = {"at": datetime.now(UTC).isoformat(timespec="seconds"), "machine": _machine(), "drain": []}
+    result: dict[str, Any] = {"at": datetime.now(UTC).isoformat(timespec="seconds"), "machine": machine(), "drain": []}
     with Stack(arguments.postgres, progress=_say) as stack, tempfile.TemporaryDirectory() as folder:
-        result["versions"] = _versions(stack)
-        result["settings"] = _settings(stack)
+        result["versions"] = versions(stack)
+        result["settings"] = pipeline_settings(stack)
         _drain(stack, Path(folder), WARM_UP, "warm_up", 1)
         for shape in SHAPES:
             scaled = Shape(shape.name, max(1, int(shape.transactions * arguments.scale)), shape.events)
@@ -126,7 +126,7 @@ def _report(result: dict[str, Any]) -> None:
     )
 
 
-def _versions(stack: Stack) -> dict[str, str]:
+def versions(stack: Stack) -> dict[str, str]:
     names = ("tailrace", "confluent-kafka", "psycopg", "orjson", "jsonschema-rs")
     return {
         "python": platform.python_version(),
@@ -137,7 +137,7 @@ def _versions(stack: Stack) -> dict[str, str]:
     }
 
 
-def _settings(stack: Stack) -> dict[str, Any]:
+def pipeline_settings(stack: Stack) -> dict[str, Any]:
     """The settings of the pipeline: all defaults."""
     producer = producer_config(KafkaOptions(stack.kafka.bootstrap, "bench"))
     names = ("acks", "linger.ms", "partitioner", "transaction.timeout.ms", "message.timeout.ms", "socket.nagle.disable")
@@ -150,7 +150,7 @@ def _settings(stack: Stack) -> dict[str, Any]:
     }
 
 
-def _machine() -> dict[str, Any]:
+def machine() -> dict[str, Any]:
     return {"cores": os.cpu_count(), "arch": platform.machine(), "system": platform.system()}
 
 

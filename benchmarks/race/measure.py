@@ -12,7 +12,7 @@ from benchmarks.race.contenders import Contender
 from benchmarks.race.outboxes import OUTBOXES, Outbox, OutboxClass
 from benchmarks.race.rows import Row, rows
 from benchmarks.race.usage import cpu_seconds
-from tailrace.testkit.stack import Stack
+from tailrace.testkit.stack import Stack, wait_until
 from tailrace.testkit.stack.paths import Progress
 
 
@@ -76,12 +76,14 @@ def prepared(race: Race, outboxes: Sequence[Outbox], classes: Sequence[type[Cont
 def measure(contender: Contender, events: int) -> Measured:
     """Runs a contender until all events have arrived: each once, unless it only promises at least once."""
     kafka = contender.stack.kafka
-    source = contender.pipelines[0].outbox.source_cpu
+    outboxes = [each.outbox for each in contender.pipelines]
+    source = outboxes[0].source_cpu
+    wait_until(lambda: not any(each.is_read() for each in outboxes), 60, what="the end of the reader before")
     with Topics(kafka.bootstrap, contender.topics) as topics:
         source_cpu, broker_cpu = source(), cpu_seconds([kafka.pid])
         contender.start()
         try:
-            began, cpu = contender.begun(topics)
+            began, cpu = contender.begun()
             topics.wait_for(events, contender.check)
             used = (contender.cpu - cpu, source() - source_cpu, cpu_seconds([kafka.pid]) - broker_cpu)
             peak_mb = contender.peak_mb

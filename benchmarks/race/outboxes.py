@@ -62,6 +62,10 @@ class Outbox(ABC):
         """Drains the backlog with the bare reader, which throws it away."""
 
     @abstractmethod
+    def is_read(self) -> bool:
+        """Whether anybody reads the log for this outbox now; of MongoDB, for any outbox."""
+
+    @abstractmethod
     def source_cpu(self) -> float:
         """Returns the seconds of CPU of the processes that read the log in the database, or of all of MongoDB."""
 
@@ -112,6 +116,11 @@ class PostgresOutbox(Outbox):
     def bare(self, events: int) -> Drain:
         return receive(self.stack.postgres, self.dsn, f"bare_{self.name}", "bare", self._end, events)
 
+    def is_read(self) -> bool:
+        with self.stack.postgres.connect() as connection:
+            query = "SELECT count(*) FROM pg_replication_slots WHERE database = %s AND active"
+            return connection.execute(query, [self.name]).fetchone() != (0,)
+
     def source_cpu(self) -> float:
         with psycopg.connect(self.dsn, autocommit=True) as connection:
             walsenders = connection.execute("SELECT pid FROM pg_stat_replication").fetchall()
@@ -132,13 +141,8 @@ class PostgresOutbox(Outbox):
         return [command]
 
     def drop(self) -> None:
+        wait_until(lambda: not self.is_read(), 60, what=f"the end of all readers of {self.name}")
         with self.stack.postgres.connect() as connection:
-
-            def idle() -> bool:
-                query = "SELECT count(*) FROM pg_replication_slots WHERE database = %s AND active"
-                return connection.execute(query, [self.name]).fetchone() == (0,)
-
-            wait_until(idle, 60, what=f"the end of all readers of {self.name}")
             drop = "SELECT pg_drop_replication_slot(slot_name) FROM pg_replication_slots WHERE database = %s"
             connection.execute(drop, [self.name])
             connection.execute(SQL("DROP DATABASE {} WITH (FORCE)").format(Identifier(self.name)))
@@ -147,8 +151,8 @@ class PostgresOutbox(Outbox):
 class MongoOutbox(Outbox):
     DATABASE = "mongo"
     BARE = "change stream"
-    WRITER_RATE = 1250
-    """Transactions a second that are asked of one writer."""
+    WRITER_RATE = 500
+    """Transactions a second that are asked of one writer, which waits for each."""
 
     def __init__(self, stack: Stack, name: str, size: int = SMALL) -> None:
         super().__init__(stack, name)
@@ -176,6 +180,14 @@ class MongoOutbox(Outbox):
 
     def bare(self, events: int) -> Drain:
         return receive_changes("batches", self.mongo.uri, self.name, self._token, events)
+
+    def is_read(self) -> bool:
+        cursors: list[dict[str, Any]] = [
+            {"$currentOp": {"allUsers": True, "idleCursors": True}},
+            {"$match": {"cursor.originatingCommand.pipeline.0.$changeStream": {"$exists": True}}},
+        ]
+        with self.mongo.client() as client:
+            return any(client.admin.aggregate(cursors))
 
     def source_cpu(self) -> float:
         return cpu_seconds([self.mongo.pid])
