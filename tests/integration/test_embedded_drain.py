@@ -120,7 +120,9 @@ def nested(depth: int) -> dict[str, Any]:
     return {"in": nested(depth - 1)} if depth else {}
 
 
+NO_ID = "without _id"
 NEVER_TAKEN: dict[str, dict[str, Any]] = {
+    NO_ID: {"x": 1},
     "an array as _id": {"_id": [1]},
     "a bad _id": {"_id": {"$x": 1}},
     "nested too deeply": {"in": nested(200)},
@@ -149,7 +151,8 @@ def test_what_mongodb_never_takes_is_refused_and_holds_up_nothing(
     ]
 
     def document(entry: Entry) -> dict[str, Any]:
-        return {"_id": entry.text_key, **NEVER_TAKEN.get(entry.text_key, {})}
+        given = {} if entry.text_key == NO_ID else {"_id": entry.text_key}
+        return {**given, **NEVER_TAKEN.get(entry.text_key, {})}
 
     for key in NEVER_TAKEN:
         outbox.write(key, b"x")

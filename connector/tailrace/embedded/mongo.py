@@ -96,9 +96,14 @@ class MongoTarget:
         refused: dict[int, str] = {}
         for entry in entries:
             try:
-                documents.append((entry.sequence, dict(self._document(entry))))
+                document = dict(self._document(entry))
             except Exception as error:  # noqa: BLE001 - the function of a user
                 refused[entry.sequence] = f"no document can be made of it ({type(error).__name__})"
+                continue
+            if "_id" in document:
+                documents.append((entry.sequence, document))
+            else:  # MongoDB would make one, and another one if the batch is written again
+                refused[entry.sequence] = "its document has no _id"
         with _translated("writing to the mirror"):
             written, duplicates = self._insert(documents, refused)
         return DrainedBatch(written, duplicates, refused)
