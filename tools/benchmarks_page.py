@@ -63,8 +63,9 @@ show how cost grows: Tailrace at every step, Debezium at the ends.
 
 ## Compiled wheels
 
-`make wheels` builds wheels in which the modules that run for each event are compiled (see
-[performance.md](performance.md)). `python -m benchmarks.compiled` drains the same backlogs with them and with the pure sources, in turns.
+`make wheels` builds wheels in which the modules that run for each event are compiled
+([performance.md](performance.md)). `python -m benchmarks.compiled` drains the same backlogs with them and with the pure
+sources, in turns.
 {compiled}
 
 ## Schemas
