@@ -52,12 +52,13 @@ is then printed and not stored. Every contender publishes the same backlog to it
 each event arrived, with exactly-once: once. Tailrace validates each event, Debezium does not.
 
 Times are those at which Kafka stored the records. A drain is measured from the moment when the contender reads the
-database's log, so that neither the start of Java nor of a connector counts. The rate after warm-up is
-that of the second half. CPU is that of the contender's own processes; beside it that of the walsender or of all of
-MongoDB, and of the broker. Peak memory is resident memory; Java may fill its heap (`-Xmx`). For the latency, writers
-commit by a schedule, which no contender can slow down, and the rate that they reached is named; it is the time from
-just before the commit until a consumer has the event. Larger events, larger transactions and more pipelines
-show how cost grows: Tailrace at every step, Debezium at the ends.
+database's log, so that neither the start of Java nor of a connector counts. The rate after warm-up is that of the
+second half. CPU is that of the contender's own processes; beside it that of the walsender or of all of MongoDB, and of
+the broker. Peak memory is resident memory; Java may fill its heap (`-Xmx`). Several pipelines are one process each with
+Tailrace, whose peaks are added although they share pages, and connectors of one worker with Debezium. For the latency,
+writers commit by a schedule, which no contender can slow down, and the rate that they reached is named; it is the time
+from just before the commit until a consumer has the event. Larger events, larger transactions and more pipelines show
+how cost grows: Tailrace at every step, Debezium at the ends.
 
 {race}
 
