@@ -50,6 +50,7 @@ def kill_at(history: AgentHistory, way: str, point: str) -> None:
     history.caught_up()
 
 
+@pytest.mark.slow
 def test_killed_after_a_dead_letter(history: AgentHistory) -> None:
     history.use("each", "max_attempts=1")
     [first, bad, last] = history.publish({"key": "o-1"}, {"key": "o-1", "value": b'{"fail": true}'}, {"key": "o-1"})
@@ -72,6 +73,7 @@ def test_aborted_repeated_and_replayed_events(histories: AgentHistory) -> None:
     wait_until(lambda: histories.state() == {"k": [first, second, third]}, 120, what="the event after them")
 
 
+@pytest.mark.slow
 def test_a_reset_to_the_beginning_changes_nothing(history: AgentHistory) -> None:
     history.use("batches")
     some_events(history, random.Random(3), 40)

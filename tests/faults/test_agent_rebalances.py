@@ -84,6 +84,7 @@ def visit(history: AgentHistory, worker: Worker, chance: random.Random) -> None:
     wait_until(lambda: has_read(2), 60, what="the worker to have them all")
 
 
+@pytest.mark.slow
 def test_a_member_that_comes_and_goes_while_agents_are_inside_once(history: AgentHistory) -> None:
     history.use(SLOW)
     chance = random.Random(15)
@@ -134,6 +135,7 @@ def test_a_group_that_keeps_rebalancing(histories: AgentHistory, way: str) -> No
     histories.caught_up()
 
 
+@pytest.mark.slow
 def test_a_worker_that_sleeps_past_its_session_while_its_agent_has_events(history: AgentHistory) -> None:
     """It wakes up inside `once()`, with a transaction whose partition another worker has: it must not commit."""
     history.use(SLOW)

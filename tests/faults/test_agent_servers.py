@@ -67,6 +67,7 @@ def test_its_servers_die_and_come_back(own: AgentHistory, way: str) -> None:
     assert "agent crashed" not in worker.log
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("agent", [BLOCKS, NEVER_ASKS], ids=["blocks", "never asks"])
 def test_an_agent_without_progress_ends_the_worker(history: AgentHistory, agent: str) -> None:
     history.use(agent, "give_up=3")

@@ -114,6 +114,7 @@ def test_a_broken_connector_is_found(shop: Shop, tmp_path: Path, sabotage: str, 
     assert not left_behind(shop)
 
 
+@pytest.mark.slow
 def test_a_killed_drill_is_cleaned_up(shop: Shop, tailrace: Tailrace) -> None:
     """Its connector dies with it; the next command removes what is left. Nothing happens without --staging."""
     refused = tailrace("drill", shop.file, "--yes", code=2)

@@ -210,6 +210,7 @@ def test_a_rebuild_while_the_old_projection_runs(projected: Projected) -> None:
     assert schemas == [(projected.name,)]
 
 
+@pytest.mark.slow
 def test_a_killed_rebuild_continues(projected: Projected) -> None:
     projected.configure("events=5, within=0.01")
     projected.publish(*({"key": f"k-{n % 4}"} for n in range(60)))

@@ -260,6 +260,7 @@ def test_an_error_of_one_partition_does_not_affect_another(database: str) -> Non
     in_loop(scenario)
 
 
+@pytest.mark.slow
 def test_a_batch_that_exceeds_the_time_limit_of_a_transaction_is_split(database: str) -> None:
     """500 events of 0.7 s each are longer than 5 minutes; here 40 of 0.1 s, and two seconds."""
 

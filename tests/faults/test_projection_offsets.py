@@ -101,6 +101,7 @@ def test_a_rebuild_of_other_topics_swaps_when_it_has_read_them(projected: Projec
     assert all(each in (before, after) for each in states), "never a part of it"
 
 
+@pytest.mark.slow
 def test_two_rebuilds_that_share_the_partitions_are_reported(projected: Projected) -> None:
     """Neither reads all partitions, so neither can swap."""
     impatient = "from tailrace.projections.rebuild import catch_up\ncatch_up.PATIENCE_SECONDS = 3"

@@ -110,6 +110,7 @@ def shares(projected: Projected) -> list[int]:
     return sorted(sum(each.topic == projected.topic for each in assigned) for assigned in held)
 
 
+@pytest.mark.slow
 def test_a_worker_without_partitions_is_not_stalled(narrow: Projected) -> None:
     """More workers than partitions: the idle one keeps running."""
     narrow.configure(f"give_up={IDLE_SECONDS}, within=0.01")

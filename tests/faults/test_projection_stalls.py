@@ -76,6 +76,7 @@ def own(postgres: PostgresServer, tmp_path: Path) -> Iterator[Projected]:
         made.close()
 
 
+@pytest.mark.slow
 def test_a_worker_without_kafka_ends(own: Projected) -> None:
     own.configure("give_up=10, within=0.01", IMPATIENT)
     worker = own.start()

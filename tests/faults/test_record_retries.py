@@ -56,6 +56,7 @@ def accept_larger_records(shop: Shop | Users) -> None:
     admin.incremental_alter_configs([resource])[resource].result(20)
 
 
+@pytest.mark.slow
 def test_a_refused_record_is_retried_by_the_settings_of_its_row(retrying: Shop, tailrace: Tailrace) -> None:
     """Never accepted: dead-lettered after its attempts. Accepted later, with a kill -9 in between: once, in order."""
     add(retrying, range(1, 4), large=2, attempts=2, delay_ms=200)

@@ -105,6 +105,7 @@ def test_a_record_of_another_pipeline_does_not_hide_a_missed_row(shop: Shop) -> 
     assert shop.confirmed_lsn() is None, "nothing was changed"
 
 
+@pytest.mark.slow
 def test_a_deleted_topic_proves_nothing(shop: Shop) -> None:
     """Published events are not published again because their topic was deleted."""
     shop.configure(source={"start": "beginning"})
@@ -164,6 +165,7 @@ def own_shop(own: PostgresServer, kafka: KafkaBroker, tmp_path: Path) -> Iterato
     close_shop(shop)
 
 
+@pytest.mark.slow
 def test_an_invalidated_slot(own_shop: Shop) -> None:
     """Row 21."""
     shop = own_shop

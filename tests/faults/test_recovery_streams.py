@@ -46,6 +46,7 @@ def test_a_renamed_collection_with_unpublished_documents(users: Users) -> None:
     assert verdict.ok, verdict
 
 
+@pytest.mark.slow
 def test_another_list_of_collections(users: Users) -> None:
     """What was missed of the old collection, and everything in the new one."""
     users.configure(source={"start": "beginning"})

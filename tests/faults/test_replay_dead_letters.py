@@ -109,6 +109,7 @@ def test_one_dead_letter_per_event(shop: Shop, tailrace: Tailrace) -> None:
     assert tailrace("dlq", "list", shop.file)["letters"] == []
 
 
+@pytest.mark.slow
 def test_a_rewound_pipeline_writes_no_dead_letter_twice(shop: Shop, tailrace: Tailrace) -> None:
     shop.configure(source={"replay_window": "1 h"})
     connector = shop.start()

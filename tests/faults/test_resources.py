@@ -47,6 +47,7 @@ def memory_mb(connector: Connector) -> float:
     return next(int(line.split()[1]) / 1024 for line in status.splitlines() if line.startswith("VmHWM:"))
 
 
+@pytest.mark.slow
 def test_each_attempt_frees_its_threads_and_files(shop: Shop) -> None:
     """A producer has about eight threads: without this, a long outage would exhaust file descriptors."""
     with TcpProxy((shop.postgres.host, shop.postgres.port)) as proxy:
@@ -141,7 +142,7 @@ def test_long_names_do_not_stay_in_memory(shop: Shop) -> None:
     letters = read_all(shop.kafka.bootstrap, [shop.letters])
     assert len(letters) == 200
     assert {header(letter, "tailrace.reason") for letter in letters} == {"permanent_failure"}
-    assert memory_mb(connector) - before < 120
+    assert memory_mb(connector) - before < 170, "the names alone have 180 MB"
 
 
 @pytest.mark.parametrize("rows", [1000, 1001, 2002])

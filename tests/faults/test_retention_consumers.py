@@ -132,6 +132,7 @@ def test_rows_stay_until_the_projection_has_passed_them(consumed: Consumed) -> N
     assert first.isdisjoint(shop.in_outbox())
 
 
+@pytest.mark.slow
 def test_a_projection_in_rocksdb_is_asked_while_its_worker_runs(consumed: Consumed) -> None:
     """One process can open its folder; retention only reads it."""
     shop = consumed.shop

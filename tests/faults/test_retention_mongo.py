@@ -120,6 +120,7 @@ for name in {projections!r}:
 """
 
 
+@pytest.mark.slow
 def test_documents_stay_until_every_projection_has_passed_them(users: Users) -> None:
     name = f"app_{users.name}"
 

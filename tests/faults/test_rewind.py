@@ -54,6 +54,7 @@ def noted(service: Service) -> position_history.PositionEntry:
     return wait_until(found, 60, what="an entry of the position history")
 
 
+@pytest.mark.slow
 def test_postgres_rewound_inside_its_window(shop: Shop, tailrace: Tailrace) -> None:
     shop.configure(source={"replay_window": "1 GiB"})
     file = str(shop.file)
@@ -99,6 +100,7 @@ def test_postgres_rewound_inside_its_window(shop: Shop, tailrace: Tailrace) -> N
     assert restarted.stop() == 0
 
 
+@pytest.mark.slow
 def test_a_killed_reset_is_done_completely_or_not_at_all(shop: Shop, tailrace: Tailrace) -> None:
     shop.configure(source={"replay_window": "1 GiB"})
     shop.start()
@@ -205,6 +207,7 @@ def test_parked_events_of_a_replay_are_marked_when_released(parking: Shop, tailr
     assert tailrace("verify", parking.file)["clean"]
 
 
+@pytest.mark.slow
 def test_an_in_place_plan_without_transactions_runs_once(shop: Shop, tailrace: Tailrace) -> None:
     shop.configure(source={"replay_window": "1 GiB"}, kafka={"delivery": "at_least_once"})
     shop.start()

@@ -192,6 +192,7 @@ def test_a_database_that_hangs_is_no_stall(kafka: KafkaBroker, tmp_path: Path) -
             close_shop(shop)
 
 
+@pytest.mark.slow
 def test_an_idle_or_suspended_pipeline_is_no_stall(shop: Shop) -> None:
     """The bound passes without an event, then while the process is suspended, and while only others write."""
     shop.execute("CREATE TABLE filler (t text)")

@@ -71,6 +71,7 @@ def test_columns_are_added_and_dropped(shop: Shop) -> None:
     assert found == {plain: ("t1", ""), added: ("t2", "acme"), dropped: ("", "bcme")}
 
 
+@pytest.mark.slow
 def test_a_required_column_is_renamed_and_back(shop: Shop) -> None:
     """Row 25. Rows under each name need settings that match; rows before and after a change must not block them."""
     row_writer = RowWriter(shop)

@@ -32,6 +32,7 @@ def test_an_inheriting_table_is_refused(shop: Shop, tailrace: Tailrace) -> None:
     published(shop, events)
 
 
+@pytest.mark.slow
 def test_changes_that_add_no_rows_are_allowed(shop: Shop) -> None:
     """New partitions, attached empty or created as partitions; rewrites; then a start after the same changes."""
     partition(shop)

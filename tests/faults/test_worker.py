@@ -9,6 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import psutil
+import pytest
 
 from helpers.shop import Shop, close_shop, open_shop
 from helpers.stack import is_dead
@@ -16,6 +17,7 @@ from helpers.worker import ORDER, Workers, caught_up, published, put_pipeline, s
 from tailrace.testkit.stack import KafkaBroker, PostgresServer, wait_until
 
 
+@pytest.mark.slow
 def test_a_killed_worker_ends_its_processes_and_the_next_one_resumes(
     workers: Workers, pipelines: Path, shop: Shop
 ) -> None:
@@ -35,6 +37,7 @@ def test_a_killed_worker_ends_its_processes_and_the_next_one_resumes(
     assert verdict.ok, verdict
 
 
+@pytest.mark.slow
 def test_the_warm_process_ends_with_the_worker(workers: Workers, pipelines: Path, shop: Shop) -> None:
     """Its end makes the kernel stop pipeline processes, also one that does not notice that the worker is gone."""
     put_pipeline(pipelines, shop)
@@ -48,6 +51,7 @@ def test_the_warm_process_ends_with_the_worker(workers: Workers, pipelines: Path
     wait_until(lambda: is_dead(pid), what="the end of the pipeline process")
 
 
+@pytest.mark.slow
 def test_a_killed_warm_process_is_replaced(workers: Workers, pipelines: Path, shop: Shop) -> None:
     put_pipeline(pipelines, shop)
     worker = workers.start(pipelines)
@@ -164,6 +168,7 @@ def test_a_pipeline_waits_for_its_kafka(workers: Workers, pipelines: Path, shop:
     assert time.monotonic() - began < 30  # 5 s on an idle machine
 
 
+@pytest.mark.slow
 def test_two_workers_on_one_folder(workers: Workers, pipelines: Path, shop: Shop) -> None:
     put_pipeline(pipelines, shop)
     first = workers.start(pipelines)

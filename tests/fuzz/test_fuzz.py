@@ -8,7 +8,7 @@ from fuzz.driver import Hang, _bounded, check, fuzz, seeds_of
 from fuzz.seeds import valid_inputs
 from fuzz.targets import TARGETS, Target
 
-RUNS = {"settings": 60, "connector": 150, "config_record": 300}
+RUNS = {"settings": 60, "connector": 150, "config_record": 300, "body": 60}
 """Inputs per target; by default 1,500. These are slow."""
 
 

@@ -100,6 +100,7 @@ def counted(run: AgentHistory) -> dict[str, int]:
     return dict(run.execute(f"SELECT key, events FROM {run.name}.counts"))
 
 
+@pytest.mark.slow
 def test_everything_in_one_app(run: AgentHistory) -> None:
     port = free_port()
     run.use(EVERYTHING, app_settings=f', web_enabled=True, web_bind="127.0.0.1", web_port={port}')
@@ -160,6 +161,7 @@ async def other_topic(stream):
 """
 
 
+@pytest.mark.slow
 def test_an_ordinary_agent_that_crashes_repeatedly_still_ends_the_worker(run: AgentHistory) -> None:
     run.use(ORDINARY)
     worker = run.start()

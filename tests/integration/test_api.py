@@ -202,6 +202,7 @@ def test_a_pipeline_is_paused_stopped_rewound_and_restarted(workers: Workers, fo
     assert service.in_outbox() == {event}
 
 
+@pytest.mark.slow
 def test_jobs_are_listed_stopped_and_killed(workers: Workers, folder: Path, shop: Shop) -> None:
     put_pipeline(folder, shop)
     api = serve(workers.start(folder), shop)

@@ -56,6 +56,7 @@ def clients() -> Iterator[list[StreamClient]]:
         each.socket.close()
 
 
+@pytest.mark.slow
 def test_500_clients_follow_the_states_of_pipelines(
     workers: Workers, tmp_path: Path, shop: Shop, clients: list[StreamClient]
 ) -> None:

@@ -117,6 +117,7 @@ def _cursors(client: MongoClient[dict[str, Any]], database: str) -> list[Any]:
     return list(client.admin.aggregate([{"$currentOp": {"idleCursors": True}}, wanted]))
 
 
+@pytest.mark.slow
 def test_does_not_disturb_a_running_pipeline(users: Users, run: Run) -> None:
     connector = users.start()
     for _ in range(3):

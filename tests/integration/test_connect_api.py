@@ -5,6 +5,7 @@ from __future__ import annotations
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+import pytest
 from psycopg.conninfo import make_conninfo
 
 from helpers.connect import ORDER, ConnectClient, ConnectWorker, config_of, publishes
@@ -102,6 +103,7 @@ def test_put_creates_and_initial_state_stops(connect: ConnectWorker, shop: Shop)
     request("DELETE", f"/connectors/{name}")
 
 
+@pytest.mark.slow
 def test_offsets_move_back_and_never_forward(connect: ConnectWorker, shop: Shop) -> None:
     request, name = connect.request, shop.name
     request("POST", "/connectors", {"name": name, "config": config_of(shop, **{"source.replay_window": "1 h"})})

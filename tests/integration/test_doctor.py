@@ -262,6 +262,7 @@ def test_warnings_are_failures_if_strict(doctor: Doctor) -> None:
     assert not doctor.report("--strict")["ok"]
 
 
+@pytest.mark.slow
 def test_it_needs_no_right_to_write_and_changes_nothing(shop: Shop, doctor: Doctor) -> None:
     """A role that may only read, while a pipeline runs; nothing in Postgres or Kafka is different afterwards."""
     connector = shop.start()

@@ -144,6 +144,7 @@ def test_every_metric_appears_and_moves(service: Service, workers: Workers, fold
     assert worker.stop() == 0
 
 
+@pytest.mark.slow
 def test_a_paused_pipeline_falls_behind_and_catches_up(shop: Shop, workers: Workers, folder: Path) -> None:
     """While there is no process, nothing is said about lag and log."""
     put_pipeline(folder, shop, limits={"stall_timeout": 8}, source={"link_timeout": 4})
@@ -191,6 +192,7 @@ def test_health_of_postgres_that_is_gone(kafka: KafkaBroker, workers: Workers, f
             close_shop(shop)
 
 
+@pytest.mark.slow
 def test_lag_and_health_while_kafka_is_gone(
     postgres: PostgresServer, workers: Workers, folder: Path, tmp_path: Path
 ) -> None:

@@ -44,6 +44,7 @@ def changing(text: str) -> str:
     return re.sub(rf"[\d.,]+ (s|ms|kB|MB|B|a second)\b|\"seconds\": [\d.]+|lag_\w+\": [\d.]+|{log_end}", "…", text)
 
 
+@pytest.mark.slow
 def test_output_and_exit_code_are_the_same(
     served: tuple[Api, Path], shop: Shop, capsys: pytest.CaptureFixture[str]
 ) -> None:

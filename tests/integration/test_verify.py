@@ -189,6 +189,7 @@ def test_every_fault_is_named_on_mongodb(users: Users, verify: Verify) -> None:
     assert ids(result, "out_of_order") == ["late"]
 
 
+@pytest.mark.slow
 def test_a_pipeline_that_does_not_run_has_not_published_yet(shop: Shop, verify: Verify) -> None:
     result = verify(shop)
     assert result["rows"] == result["records"] == 0
@@ -212,6 +213,7 @@ def test_a_pipeline_that_does_not_run_has_not_published_yet(shop: Shop, verify: 
     assert verify(shop)["published"] == 5
 
 
+@pytest.mark.slow
 def test_a_pipeline_that_lags(shop: Shop, verify: Verify, monkeypatch: pytest.MonkeyPatch) -> None:
     connector = shop.start()
     first = shop.insert(VALID)
@@ -301,6 +303,7 @@ def test_a_window(shop: Shop, verify: Verify) -> None:
     assert (result["rows"], result["missing"], result["only_on_kafka"]) == (1, 1, 0)
 
 
+@pytest.mark.slow
 def test_expired_records(shop: Shop, verify: Verify, make_topic: Callable[..., None]) -> None:
     """An emptied partition explains missing old rows of its keys, but no younger ones and no other partition."""
     make_topic(shop.topic, 2, retention_ms=str(7 * DAY_MS))

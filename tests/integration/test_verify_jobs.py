@@ -85,6 +85,7 @@ def is_there(pid: int) -> bool:
         return False
 
 
+@pytest.mark.slow
 def test_the_result_does_not_depend_on_the_number_of_jobs(
     shop: Shop, tailrace: Tailrace, make_topic: Callable[..., None]
 ) -> None:

@@ -47,6 +47,7 @@ def test_every_mutation_of_the_connector_is_tried() -> None:
     assert set(FOUND_WITHIN) == {name for name in vars(mutations) if name.isupper()}
 
 
+@pytest.mark.slow
 def test_without_a_mutation_the_same_seeds_break_no_invariant() -> None:
     for seed in range(max(FOUND_WITHIN.values())):
         run_postgres(seed)
