@@ -7,6 +7,7 @@ committed records only. Memory stays flat: the ids are in a temporary file.
 from __future__ import annotations
 
 import sqlite3
+from collections.abc import Iterable
 from contextlib import closing
 from datetime import datetime
 from hashlib import blake2b
@@ -24,7 +25,7 @@ PENDING = 5000
 
 
 class PublishedIds:
-    """The ids on the topics since a time; each topic is read when it is first asked for."""
+    """The ids on the topics since a time; a topic that is not read yet is read when it is first asked for."""
 
     def __init__(self, options: KafkaOptions, since_ms: int | None) -> None:
         """None reads topics from their beginning."""
@@ -48,6 +49,11 @@ class PublishedIds:
             "SELECT 1 FROM rows WHERE topic = ? AND id = ? AND key = ?", topic, event_id.encode(), digest(key)
         )
         return bool(found)
+
+    def read(self, topics: Iterable[str]) -> None:
+        """Reads topics that are certain to be asked for. Waits for their open transactions."""
+        for topic in topics:
+            self._read(topic)
 
     def refresh(self) -> bool:
         """Reads what was written meanwhile; returns whether there was anything."""

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import time
 import uuid
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Set
 from contextlib import closing
 from dataclasses import dataclass, field, replace
 from typing import Literal
@@ -72,8 +72,15 @@ class TakeoverPlanner:
 
     def plan(self, ids: PublishedIds | None = None, *, holes: Holes = "refuse") -> tuple[Takeover, PublishedIds]:
         """Returns what a takeover would do, and the ids that it relies on, which the caller closes."""
-        ids = ids or PublishedIds(self._wiring.kafka, self._earliest())
+        if ids is None:
+            # Before the log is read: a server ends the stream of a client that waits for Kafka, and the transaction of
+            # a killed Debezium may keep Kafka waiting for a minute.
+            earliest, topics = self._look_ahead()
+            ids = PublishedIds(self._wiring.kafka, earliest)
+        else:
+            topics = frozenset()
         try:
+            ids.read(topics)
             found, last = self._find_last(ids)
             self._find_missing(found, last, ids, holes)
         except BaseException:
@@ -81,21 +88,20 @@ class TakeoverPlanner:
             raise
         return found, ids
 
-    def _earliest(self) -> int | None:
-        """Returns the earliest time of a record to look for; None if it is not known."""
-        earliest = time.time_ns() // 1_000_000 - SKEW_MS
+    def _look_ahead(self) -> tuple[int | None, Set[str]]:
+        """Returns the earliest time of a record to look for, None if it is not known; and the topics to look on."""
+        earliest: int | None = time.time_ns() // 1_000_000 - SKEW_MS
+        topics: set[str] = set()
         with closing(self._each()) as rows:
             for each in rows:
-                event = self._event(each.row)
-                if each.covered or event is None:
+                event = None if each.covered else self._event(each.row)
+                if event is None:
                     continue
+                if (topic := self._topic(event)) is not None:
+                    topics.add(topic)
                 at_ms = record_time(event, self._timestamp)
-                if at_ms is None:
-                    return None
-                earliest = min(earliest, at_ms)
-                if self._timestamp is None:
-                    break  # later rows are committed later
-        return earliest
+                earliest = None if earliest is None or at_ms is None else min(earliest, at_ms)
+        return earliest, topics
 
     def _find_last(self, ids: PublishedIds) -> tuple[Takeover, int]:
         """Finds the last published row; returns its number, 0 if there is none."""
@@ -156,21 +162,19 @@ class TakeoverPlanner:
 
     def _key(self, event: OutboxEvent) -> tuple[str, bytes] | None:
         """Returns topic and key of an event, which decide its partition; None without a key."""
+        topic = self._topic(event)
+        return None if topic is None or event.key is None else (topic, digest(event.key))
+
+    def _topic(self, event: OutboxEvent) -> str | None:
         try:
-            topic = self._wiring.route(event).topic
+            return self._wiring.route(event).topic
         except Rejected:
             return None
-        return None if event.key is None else (topic, digest(event.key))
 
     def _is_published(self, row: Row, ids: PublishedIds) -> bool:
         event = self._event(row)
-        if event is None:
-            return False
-        try:
-            topic = self._wiring.route(event).topic
-        except Rejected:
-            return False
-        return ids.contains(topic, event.id, event.key)
+        topic = None if event is None else self._topic(event)
+        return event is not None and topic is not None and ids.contains(topic, event.id, event.key)
 
 
 def take_over(

@@ -41,11 +41,17 @@ class PostgresState:
         self._exists = not any(statement.startswith("CREATE TABLE") for statement in self._missing())
 
     def ensure(self) -> None:
-        """Creates missing tables and the index."""
+        """Creates missing tables and the index. Of several runs, one does; `IF NOT EXISTS` alone may fail then."""
         missing = self._missing()
         try:
-            for statement in missing:
-                self._link.query(statement)
+            if missing:
+                self._link.query("SELECT pg_advisory_lock(hashtextextended($1, 0))", [self.confirmations])
+            try:
+                for statement in missing:
+                    self._link.query(statement)
+            finally:
+                if missing:
+                    self._link.query("SELECT pg_advisory_unlock(hashtextextended($1, 0))", [self.confirmations])
         except TailraceError as error:
             who, schema = quote(self._link.pgconn.user.decode()), quote(split_table(self._table)[0])
             raise AccessRefused(
