@@ -49,7 +49,7 @@ def files() -> dict[str, str]:
 
 def readme(text: str, image: str) -> str:
     """Returns README.md with the picture below the other one, or without it if there is none."""
-    shown = "\n" + IMAGE.format("docs/") + "\n"
+    shown = IMAGE.format("docs/") + "\n"
     return text.replace(AFTER + shown, AFTER).replace(AFTER, AFTER + shown if image else AFTER)
 
 

@@ -10,7 +10,7 @@ from benchmarks.race.rows import Row
 
 DRAINED = "100 a transaction"
 DATABASES = {"postgres": "Postgres", "mongo": "MongoDB"}
-WIDTH, NAMES, NUMBER, BAR, GAP = 400, 150, 60, 20, 14
+WIDTH, NAMES, NUMBER, BAR, GAP = 400, 150, 78, 20, 14
 
 
 class Panel(NamedTuple):
@@ -96,6 +96,6 @@ def _kind(contender: str) -> str:
 def shown(value: float) -> str:
     """Returns a number with three significant digits and separators; below ten with one decimal place."""
     if value < 10:
-        return f"{value:.1f}"
+        return f"{value:.1f}" if value else "0"
     digits = max(len(str(int(value))) - 3, 0)
     return f"{round(value, -digits):,.0f}"
