@@ -1,4 +1,4 @@
-"""Part of `make bench`: the drain rate with the compiled wheels, in turns with the pure sources, in the same run.
+"""After `make wheels`: the drain rate with the compiled wheels, in turns with the pure sources, in the same run.
 
 `make wheels` builds the wheels and unpacks them into build/compiled. Everything else is as in `benchmarks.drain` and
 `benchmarks.mongo`.

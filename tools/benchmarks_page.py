@@ -16,7 +16,7 @@ PAGE = """\
 
 <!-- Written by `make docs` from benchmarks/results/*.json. Do not edit. -->
 
-`make bench` measures everything on this page on real servers that it starts itself, and writes
+`make bench`, `make race` and `python -m benchmarks.compiled` start real servers, measure what is here, and write
 [benchmarks/results](../benchmarks/results). The figures below come from those files. All were measured on {cores} cores
 that also ran Postgres or MongoDB, Kafka and the load. Rounds of one run differ by up to a third, and other work on the
 machine slows everything: compare the ratios, which are taken within one run. The brokers run without Java's second
